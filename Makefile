@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 KERNELS := $(shell find host/kernels -type f)
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # torch and the test runner would each take every core: the runner gets them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
@@ -48,9 +48,9 @@ wheel: $(INSTALLED) ## Build the wheel, with and without kernels, and use it in 
 		|| { cat build/wheel.log; false; } && \
 	$(PYTHON) -m venv --clear build/wheel/clean && \
 	clean=build/wheel/clean/bin/python && \
-	$$clean -m pip --disable-pip-version-check --quiet install -c constraints.txt numpy && \
+	$$clean -m pip --disable-pip-version-check -qq install -c constraints.txt numpy && \
 	for kind in full pure; do \
-		$$clean -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall build/wheel/$$kind/*.whl && \
+		$$clean -m pip --disable-pip-version-check -qq install --no-deps --force-reinstall build/wheel/$$kind/*.whl && \
 		$$clean -I tests/check_installed.py $$kind || exit 1; \
 	done)
 
