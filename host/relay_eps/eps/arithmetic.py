@@ -22,7 +22,8 @@ class Arithmetic(Protocol):
     """In-place operations; all arrays are flat, contiguous and of one length (0 allowed).
 
     ``g`` is float32, float16, or uint16 (bf16 bits); ``wire`` (float16 or uint16) takes the narrowed new weights, or is
-    None. Called by one thread at a time; an implementation may use threads of its own inside a call.
+    None. Called by one thread at a time; an implementation may use threads of its own inside a call. A ContractError
+    means that nothing was changed; after any other error the arrays written to may hold anything.
     """
 
     @property
