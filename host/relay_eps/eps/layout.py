@@ -105,8 +105,8 @@ class LayerLayout:
 
     def gaps(self) -> Iterator[tuple[int, int]]:
         """The padding, as (start, stop) element ranges that are not empty."""
-        ends = [slot.start for slot in self.slots[1:]] + [self.size]
-        for slot, end in zip(self.slots, ends, strict=True):
+        bounds = [slot.start for slot in self.slots] + [self.size]
+        for slot, end in zip(self.slots, bounds[1:], strict=True):
             if slot.stop < end:
                 yield slot.stop, end
 
