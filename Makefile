@@ -75,7 +75,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(KERNELS)
 define preflight
 missing=; \
 if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
-	missing="Python 3.10 or later ('$(PYTHON)' is $$($(PYTHON) -V 2>&1 || true); name another with PYTHON=...)"; \
+	missing="Python 3.10 or later ('$(PYTHON)' is $$($(PYTHON) -V 2>/dev/null || echo not there); name another with PYTHON=...)"; \
 else \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="Python's venv module (Debian: apt install python3-venv)"; \
 	$(PYTHON) -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' \
