@@ -1,14 +1,31 @@
-"""What all tests share: how hypothesis draws its examples."""
+"""What all tests share: how hypothesis runs, and random numbers that can be had again."""
 
 from __future__ import annotations
 
+import os
+import secrets
+
+import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 
-# `make test` draws the same examples on every machine, so that a failure is the change's own. New examples are drawn
-# with `pytest --hypothesis-profile=explore`; a failure then prints the line that replays it.
-# No deadlines: the machines that run this are shared, and a slow example is no failure.
-settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+# No deadline: the machine may be busy. A failure prints the blob that replays it. A suite that several servers run
+# through is one class with several subclasses, which hypothesis calls differing executors.
 settings.register_profile(
-    "explore", deadline=None, print_blob=True, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
+    "relay-eps", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.differing_executors]
 )
-settings.load_profile("fixed")
+settings.load_profile("relay-eps")
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed that differs from run to run; printed with a failure, and set by RELAY_EPS_TEST_SEED to replay it."""
+    value = int(os.environ.get("RELAY_EPS_TEST_SEED") or secrets.randbits(32))
+    print(f"replay with RELAY_EPS_TEST_SEED={value}")
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """Random numbers from `seed`."""
+    return np.random.default_rng(seed)
