@@ -73,7 +73,10 @@ def make_folder(folder: Path) -> None:
         return
     if folder.parent != folder:
         make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync_folder(folder.parent)
 
 
