@@ -9,9 +9,9 @@ EPS layers differently when it is loaded. Summed gradients and wire copies are n
 
 from __future__ import annotations
 
-from relay_eps.checkpoint.format import Checkpoint, Manifest
+from relay_eps.checkpoint.format import Checkpoint
 from relay_eps.checkpoint.names import newest
 from relay_eps.checkpoint.reader import inspect, load
 from relay_eps.checkpoint.writer import save
 
-__all__ = ["Checkpoint", "Manifest", "inspect", "load", "newest", "save"]
+__all__ = ["Checkpoint", "inspect", "load", "newest", "save"]

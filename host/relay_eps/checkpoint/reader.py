@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,25 +43,25 @@ class _Place:
     start: int
 
 
-def inspect(folder: Path) -> Manifest:
-    """What a checkpoint, or the newest one in a folder of checkpoints, says of itself: step, record, list of files.
+def inspect(folder: Path) -> Checkpoint:
+    """What goes with the layers of a checkpoint, or of the newest one in a folder of checkpoints.
 
-    For whoever needs the record before there is a model to load into. Only the manifest is verified. Raises
-    CheckpointError where there is no checkpoint, or its manifest is damaged or of a newer format.
+    For whoever needs it before there is a server to load into, or in order to refuse it before anything is changed.
+    Manifest and buffers are verified, the layers are not looked at. Raises CheckpointError where there is no
+    checkpoint, where one of the two is damaged, and for a newer format.
     """
     path = _find(Path(folder))
     try:
-        return read_manifest(path / MANIFEST)
+        return _read_companions(path, read_manifest(path / MANIFEST))
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
-def load(folder: Path, server: EagerParamServer, accept: Callable[[Checkpoint], None] | None = None) -> Checkpoint:
+def load(folder: Path, server: EagerParamServer) -> Checkpoint:
     """Load a checkpoint, or the newest one in a folder of checkpoints, into the server; returns what came with it.
 
     Tensors are found by name, whatever layers they were saved in. Damaged layers and torn steps are repaired, since
-    every section is rewritten. Extra memory: two sections of the largest layer, and the buffers. ``accept`` is called
-    with what was loaded when all is verified and nothing is changed yet; it may raise to refuse it.
+    every section is rewritten. Extra memory: two sections of the largest layer, and the buffers.
 
     Raises CheckpointError: where there is no checkpoint; where a file is missing, truncated, altered or of a newer
     format; where tensors, shapes or frozen parts differ from the server's; where tensors of one layer were applied
@@ -75,12 +75,11 @@ def load(folder: Path, server: EagerParamServer, accept: Callable[[Checkpoint], 
         _match(path, places, server)
         applies = {layer: _applies(path, manifest, places, server.layout(layer)) for layer in server.layers()}
         for file in manifest.files:
-            _verify(path, file)
-        checkpoint = Checkpoint(manifest.step, manifest.record, _read_buffers(path, manifest))
+            if file.layer is not None:
+                _verify(path, file)
+        checkpoint = _read_companions(path, manifest)
     except OSError as error:
         raise _unreadable(path, error) from error
-    if accept is not None:
-        accept(checkpoint)
     for layer, t in applies.items():
         try:
             _restore(path, server, layer, t, places)
@@ -231,20 +230,24 @@ def _any_sign(chunk: bytes, tensor: StoredTensor) -> bool:
     return bool((np.frombuffer(chunk, signed) < 0).any())
 
 
-def _read_buffers(path: Path, manifest: Manifest) -> dict[str, NDArray[Any]]:
-    arrays = {}
+def _read_companions(path: Path, manifest: Manifest) -> Checkpoint:
+    arrays: dict[str, NDArray[Any]] = {}
     for file in manifest.files:
-        if file.layer is not None:
-            continue
-        complexes = set(json.loads(file.metadata["complex"]))
-        for tensor, start in file.places():
-            dtype = CARRIERS[tensor.dtype]
-            array = np.empty(tensor.shape, dtype)
-            _read_into(path / file.name, start, array.reshape(-1))
-            if tensor.key in complexes:
-                array = array.view(f"<c{2 * dtype.itemsize}").reshape(tensor.shape[:-1])
-            arrays[tensor.key] = array
-    return arrays
+        if file.layer is None:
+            _verify(path, file)
+            arrays.update(_read_buffers(path, file))
+    return Checkpoint(manifest.step, manifest.record, arrays)
+
+
+def _read_buffers(path: Path, file: StoredFile) -> Iterator[tuple[str, NDArray[Any]]]:
+    complexes = set(json.loads(file.metadata["complex"]))
+    for tensor, start in file.places():
+        dtype = CARRIERS[tensor.dtype]
+        array = np.empty(tensor.shape, dtype)
+        _read_into(path / file.name, start, array.reshape(-1))
+        if tensor.key in complexes:
+            array = array.view(f"<c{2 * dtype.itemsize}").reshape(tensor.shape[:-1])
+        yield tensor.key, array
 
 
 def _restore(
