@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -46,8 +46,7 @@ class _Place:
 def inspect(folder: Path) -> Checkpoint:
     """What goes with the layers of a checkpoint, or of the newest one in a folder of checkpoints.
 
-    For whoever needs it before there is a server to load into, or in order to refuse it before anything is changed.
-    Manifest and buffers are verified, the layers are not looked at. Raises CheckpointError where there is no
+    For whoever needs it before there is a server to load into. Manifest and buffers are verified, the layers are not looked at. Raises CheckpointError where there is no
     checkpoint, where one of the two is damaged, and for a newer format.
     """
     path = _find(Path(folder))
@@ -57,11 +56,12 @@ def inspect(folder: Path) -> Checkpoint:
         raise _unreadable(path, error) from error
 
 
-def load(folder: Path, server: EagerParamServer) -> Checkpoint:
+def load(folder: Path, server: EagerParamServer, accept: Callable[[Checkpoint], None] | None = None) -> Checkpoint:
     """Load a checkpoint, or the newest one in a folder of checkpoints, into the server; returns what came with it.
 
     Tensors are found by name, whatever layers they were saved in. Damaged layers and torn steps are repaired, since
-    every section is rewritten. Extra memory: two sections of the largest layer, and the buffers.
+    every section is rewritten. Extra memory: two sections of the largest layer, and the buffers. ``accept`` is called
+    with what was loaded when all is verified and nothing is changed yet; it may raise to refuse it.
 
     Raises CheckpointError: where there is no checkpoint; where a file is missing, truncated, altered or of a newer
     format; where tensors, shapes or frozen parts differ from the server's; where tensors of one layer were applied
@@ -80,6 +80,8 @@ def load(folder: Path, server: EagerParamServer) -> Checkpoint:
         checkpoint = _read_companions(path, manifest)
     except OSError as error:
         raise _unreadable(path, error) from error
+    if accept is not None:
+        accept(checkpoint)
     for layer, t in applies.items():
         try:
             _restore(path, server, layer, t, places)

@@ -227,6 +227,17 @@ def test_tensors_applied_different_numbers_of_times_cannot_share_a_layer(tmp_pat
 # --- the change itself
 
 
+def test_whoever_loads_can_refuse_before_anything_is_changed(copy: Path) -> None:
+    def accept(found: Checkpoint) -> None:
+        raise CheckpointError(f"no buffer {min(found.arrays)!r} here, step {found.step}")
+
+    with server(seed=2) as eps:
+        before = state(eps)
+        with pytest.raises(CheckpointError, match="no buffer 'count' here, step 12"):
+            load(copy, eps, accept)
+        assert_same_state(state(eps), before)
+
+
 def test_a_damaged_layer_is_sound_again(saved: Path) -> None:
     class Breaks(GoldenArithmetic):
         def fold(self, *args: Any, **kwargs: Any) -> None:
