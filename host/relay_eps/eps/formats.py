@@ -7,6 +7,7 @@ All narrowing rounds to nearest even and keeps subnormals; all widening is exact
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ class Format(str, Enum):
         )
 
 
-_CARRIERS = {
+_CARRIERS: dict[Format, np.dtype[Any]] = {
     Format.FP32: np.dtype(np.float32),
     Format.BF16: np.dtype(np.uint16),
     Format.FP16: np.dtype(np.float16),

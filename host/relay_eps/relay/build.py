@@ -1,0 +1,113 @@
+"""Setting a relay up: its choices checked, its server and link made, the model's weights moved into the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from relay_eps.eps.contract import EagerParamServer
+from relay_eps.eps.formats import Format
+from relay_eps.eps.layout import Section
+from relay_eps.errors import RelayError
+from relay_eps.relay.layers import EpsLayer, LayerPlan, eps_layers
+from relay_eps.relay.link import LeasedLink, Link, unbind
+from relay_eps.relay.slots import MemoryLink, ModelledLink
+
+
+def check_choices(
+    mode: str, stash: str, micro_batch: int | None, max_grad_norm: float | None, *, deferred: bool
+) -> None:
+    """Raise RelayError for values that are unknown or do not go together."""
+    if mode not in ("exact", "adama"):
+        raise RelayError(f"unknown mode {mode!r}: use 'exact' or 'adama'")
+    if stash not in ("device", "host"):
+        raise RelayError(f"unknown stash {stash!r}: use 'device' or 'host'")
+    if micro_batch is not None and micro_batch < 1:
+        raise RelayError(f"a micro-batch holds at least 1 sample, not {micro_batch}")
+    if max_grad_norm is not None and not 0 < max_grad_norm < float("inf"):
+        raise RelayError(f"max_grad_norm must be finite and above 0, not {max_grad_norm}")
+    if mode == "adama" and deferred:
+        raise RelayError(
+            "AdamA folds each gradient before the norm of all is known, so it cannot clip or scale the loss: "
+            "use mode='exact'"
+        )
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device, with its index; raises RelayError where it cannot be used."""
+    resolved = torch.device(device)
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise RelayError("device='cuda' was asked for, but torch sees no CUDA device: use device='cpu'")
+        # A device named without an index has None there, whatever the annotation says.
+        index: int | None = resolved.index
+        return torch.device("cuda", torch.cuda.current_device()) if index is None else resolved
+    if resolved.type != "cpu":
+        raise RelayError(f"device {resolved} is not supported: use 'cpu' or 'cuda'")
+    return resolved
+
+
+def make_server(wire: str | Format | None, device: torch.device) -> EagerParamServer:
+    """The software server; for a CUDA device its memory is pinned, so that weights are copied from where they lie."""
+    from relay_eps.eps.software import SoftwareEPS
+
+    fmt = Format.FP32 if wire is None else Format.parse(wire)
+    if device.type == "cuda":
+        from relay_eps.relay.pinned import pinned_empty
+
+        return SoftwareEPS(wire=fmt, allocate=pinned_empty)
+    return SoftwareEPS(wire=fmt)
+
+
+def make_link(server: EagerParamServer, device: torch.device, model: ModelledLink | None) -> Link:
+    """The link that suits device and server."""
+    if device.type == "cuda":
+        if model is not None:
+            raise RelayError("a modelled link stands for a device that is not there: use it with device='cpu'")
+        from relay_eps.relay.cuda import CudaLink
+
+        return CudaLink(server, device)
+    if model is None and server.capabilities.leases and server.capabilities.wire is Format.FP32:
+        return LeasedLink(server)
+    return MemoryLink(server, model or ModelledLink())
+
+
+def load_model(server: EagerParamServer, link: Link, plans: Sequence[LayerPlan]) -> None:
+    """Move the weights into the server, an EPS layer at a time; the model's own storage is released as it goes.
+
+    If it fails, parameters get their values back and the layers made so far are removed.
+    """
+    made: list[EpsLayer] = []
+    moved: list[EpsLayer] = []
+    try:
+        for eps in eps_layers(plans):
+            server.create(eps.layout)
+            made.append(eps)
+            server.write(eps.name, Section.P, flat_weights(eps)).result()
+            unbind(eps, torch.device("cpu"), torch.float32)
+            moved.append(eps)
+        link.prepare(plans)
+    except BaseException:
+        link.abort()
+        for eps in moved:
+            give_back(server, eps)
+        for eps in made:
+            server.remove(eps.name)
+        raise
+
+
+def flat_weights(eps: EpsLayer) -> np.ndarray:
+    """The parameters' values as one flat fp32 section."""
+    flat = np.zeros(eps.layout.size, dtype=np.float32)
+    for slot, parameter in zip(eps.layout.slots, eps.parameters, strict=True):
+        torch.from_numpy(flat[slot.start : slot.stop]).view(slot.spec.shape).copy_(parameter.detach())
+    return flat
+
+
+def give_back(server: EagerParamServer, eps: EpsLayer) -> None:
+    """Put an EPS layer's weights back into the model's parameters, as storage of their own."""
+    flat = torch.from_numpy(server.read(eps.name, Section.P).result())
+    for slot, parameter in zip(eps.layout.slots, eps.parameters, strict=True):
+        parameter.data = flat[slot.start : slot.stop].view(slot.spec.shape).clone()

@@ -1,0 +1,424 @@
+"""The relay engine: trains a model one layer at a time, its weights and moments kept in an eager parameter server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from relay_eps.eps.contract import EagerParamServer
+from relay_eps.eps.formats import Format
+from relay_eps.eps.hyper import AdamHyper
+from relay_eps.errors import RelayError, TornStep
+from relay_eps.relay import build, memory, probe, state
+from relay_eps.relay.batch import Count, split
+from relay_eps.relay.buffers import LayerBuffers
+from relay_eps.relay.commit import AdamACollector, ExactCollector, Route
+from relay_eps.relay.gradients import BufferPool
+from relay_eps.relay.layers import EpsLayer, LayerPlan, RelayLayer, eps_layers, plan_layers
+from relay_eps.relay.optimizer import RelayOptimizer
+from relay_eps.relay.outbound import Outbound
+from relay_eps.relay.passes import LossFunction, Machine, TrainingPass, forward_only
+from relay_eps.relay.randomness import global_stream_kept
+from relay_eps.relay.scaling import LossScale
+from relay_eps.relay.slots import ModelledLink
+
+log = logging.getLogger("relay_eps")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did."""
+
+    #: The mini-batch's mean loss before the update (weighted by what counts in each micro-batch).
+    loss: float
+    #: Number of the step, from 0.
+    step: int
+    #: True where no weight was changed: gradients overflowed under loss scaling, or nothing in the batch counted.
+    skipped: bool
+    #: Global 2-norm of the gradient before clipping, of what is then applied; None without clipping.
+    grad_norm: float | None
+    micro_batches: int
+    samples: int
+    #: Where inputs or given side inputs require gradients: each micro-batch's, by its number, as trees like the values.
+    input_gradients: Any = None
+    side_gradients: dict[str, Any] | None = None
+
+
+class Relay:
+    """Trains ``model`` through an eager parameter server.
+
+    Parameters
+    ----------
+    model
+        Any module. Its parameters move to the server; buffers stay with it, on ``device``.
+    layers
+        The layers in forward order: submodules, their names, or `RelayLayer`. Not needed for ``nn.Sequential`` nor for
+        a model with a method ``relay_layers()``.
+    params, lr, betas, eps, weight_decay, v_scale
+        As `torch.optim.AdamW` takes them; ``params`` may be parameter groups. ``v_scale``: see `AdamHyper`.
+    micro_batch
+        Samples the device works on at a time; None takes each mini-batch whole.
+    mode
+        "exact" sums a layer's micro-batches on the device and gives Adam's own result. "adama" folds each micro-batch's
+        gradient at once: less device memory, and another rule (docs/adama.md).
+    max_grad_norm, loss_scale
+        Global-norm clipping, and loss scaling for fp16. Either defers the updates to the end of the backward and keeps
+        a summed gradient in the server (4 bytes a parameter). Exact mode only.
+    stash
+        "device" or "host": where layer inputs and boundary gradients wait. On the host, device memory does not depend
+        on depth.
+    device, link
+        "cpu" or a CUDA device. On a CPU weights are used where they lie; a `ModelledLink` streams them into slots.
+    server, wire
+        The server, or the wire format of the `SoftwareEPS` that is made where none is given.
+    seed
+        Keys every random draw inside the layers, with step, layer and micro-batch.
+
+    Raises RelayError, or ContractError for values outside the contract, before anything is allocated for good.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Sequence[nn.Module | str | RelayLayer] | None = None,
+        *,
+        params: Iterable[Any] | None = None,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        v_scale: float = 1.0,
+        micro_batch: int | None = None,
+        mode: str = "exact",
+        max_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+        stash: str = "device",
+        device: str | torch.device = "cpu",
+        link: ModelledLink | None = None,
+        server: EagerParamServer | None = None,
+        wire: str | Format | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._deferred = max_grad_norm is not None or loss_scale is not None
+        build.check_choices(mode, stash, micro_batch, max_grad_norm, deferred=self._deferred)
+        self.model = model
+        self.micro_batch = micro_batch
+        self.mode = mode
+        self.seed = seed
+        #: Steps made, skipped ones included; and those skipped. The next step's random draws are keyed by the former.
+        self.steps_done = 0
+        self.steps_skipped = 0
+        self.loss_scale = loss_scale
+        self._max_grad_norm = max_grad_norm
+        self._device = build.resolve_device(device)
+        self._phase = "idle"
+        self._settling = False
+        self._told_no_gradient: set[str] = set()
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        if params is None and not trainable:
+            raise RelayError("no layer of the model is trainable: every parameter has requires_grad=False")
+        self.optimizer = RelayOptimizer(
+            trainable if params is None else params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            v_scale=v_scale,
+        )
+        self.plans: tuple[LayerPlan, ...] = plan_layers(model, layers, self.optimizer.groups())
+        self._owns_server = server is None
+        self.server = server if server is not None else build.make_server(wire, self._device)
+        if server is not None and wire is not None and Format.parse(wire) is not server.capabilities.wire:
+            raise RelayError(
+                f"the server's wire format is {server.capabilities.wire.value}, not {Format.parse(wire).value}"
+            )
+        probe.warn_if_slow(self._device, self.server.capabilities.wire)
+        self._order = tuple(model.parameters())
+        self._link = build.make_link(self.server, self._device, link)
+        self._outbound = Outbound(self._link)
+        build.load_model(self.server, self._link, self.plans)
+        self._machine = Machine(
+            self.plans,
+            self._link,
+            tuple(LayerBuffers(plan) for plan in self.plans),
+            stash == "host",
+            seed,
+        )
+        for buffers in self._machine.buffers:
+            buffers.move_to(self._device)
+        largest = max(sum(e.layout.size for e in plan.own) for plan in self.plans)
+        self._route = Route(
+            self.server, self._link, self._outbound, BufferPool(2, largest, self._device), {}, self._tell_no_gradient
+        )
+
+    # --- training
+
+    def step(
+        self,
+        inputs: Any,
+        targets: Any,
+        loss_fn: LossFunction,
+        *,
+        side: dict[str, Any] | None = None,
+        count: Count = None,
+    ) -> StepResult:
+        """Train on one mini-batch: forward, backward and update, layer by layer.
+
+        ``inputs``, ``targets`` and the values of ``side`` are tensors, or trees of tensors, None and plain values; each
+        tensor is split along its first dimension, unless wrapped in `Whole`. ``loss_fn(output, targets)`` returns a
+        micro-batch's mean loss; ``count`` says what the mean is over: None for samples, an int for labels other than
+        it, or a function of a micro-batch's targets.
+
+        Raises NonFiniteLoss and NonFiniteGradient; TornStep if an earlier failure left some layers updated and others
+        not. Unless the step is torn, a failure leaves weights, moments and buffers as they were.
+        """
+        self._be_idle("step")
+        micros, samples = split(inputs, targets, side, self.micro_batch, count)
+        if not micros:
+            log.warning("step %d was skipped: nothing in its mini-batch counts", self.steps_done)
+            self.steps_done += 1
+            self.steps_skipped += 1
+            return StepResult(0.0, self.steps_done - 1, True, None, 0, samples)
+        hyper = self.optimizer.hyper()
+        self._phase, self._settling = "stepping", False
+        self._outbound.reset()
+        run = None
+        try:
+            with global_stream_kept(self._device):
+                run = TrainingPass(
+                    self._machine, micros, loss_fn, step=self.steps_done, loss_scale=self._scale_of_loss()
+                )
+                norm, skipped = self._train(run, hyper, [m.index for m in micros])
+                return self._finish(run, samples, norm, skipped)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        finally:
+            if run is not None:
+                run.close()
+
+    def forward(self, inputs: Any, *, side: dict[str, Any] | None = None) -> Any:
+        """The model's output for a batch, forward-only: one fetch a layer, nothing stashed, no gradient.
+
+        Micro-batches' outputs are joined along the first dimension. The model's train or eval mode is left to you.
+        """
+        self._be_idle("forward")
+        micros, _ = split(inputs, None, side, self.micro_batch)
+        with self._visiting():
+            outputs = [pytree.tree_flatten(out) for _, out in forward_only(self._machine, micros)]
+        joined = [
+            torch.cat(leaves) if isinstance(leaves[0], torch.Tensor) and leaves[0].dim() else leaves[0]
+            for leaves in zip(*(leaves for leaves, _ in outputs), strict=True)
+        ]
+        return pytree.tree_unflatten(joined, outputs[0][1])
+
+    def evaluate(
+        self,
+        inputs: Any,
+        targets: Any,
+        loss_fn: LossFunction,
+        *,
+        side: dict[str, Any] | None = None,
+        count: Count = None,
+    ) -> float:
+        """The batch's mean loss, forward-only and in eval mode; weighted as `step` weights it. Trains nothing."""
+        self._be_idle("evaluate")
+        micros, _ = split(inputs, targets, side, self.micro_batch, count)
+        modes = {m: m.training for m in self.model.modules()}
+        self.model.eval()
+        try:
+            with self._visiting(), torch.no_grad(), global_stream_kept(self._device):
+                return sum(
+                    m.weight * float(loss_fn(out, self._machine.place(m.targets)))
+                    for m, out in forward_only(self._machine, micros)
+                )
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+    # --- state
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """fp32 master weights and buffers as copies on the CPU, under the model's own names."""
+        self._be_idle("state_dict")
+        return state.state_dict(self.model, self.server, self.eps_layers)
+
+    def load_state_dict(self, values: dict[str, torch.Tensor]) -> None:
+        """Replace weights and buffers, at any time between steps; moments and t stay. RelayError on a mismatch."""
+        self._be_idle("load_state_dict", torn=True)
+        state.load_state_dict(self.model, self.server, self.eps_layers, values)
+
+    def save(self, folder: str | Path, extra: dict[str, Any] | None = None) -> Path:
+        """Write a checkpoint "step-…" into ``folder``, whole or not at all; ``extra`` is any JSON-able record.
+
+        Everything that the next step depends on is in it: weights, moments, t, buffers, parameter groups, loss scale,
+        seed and step. Raises TornStep, and CheckpointError with the old checkpoint intact.
+        """
+        self._be_idle("save")
+        return state.save(self, Path(folder), extra or {})
+
+    def load(self, folder: str | Path) -> dict[str, Any]:
+        """Load the newest checkpoint in ``folder`` (or the checkpoint ``folder``); returns its ``extra``.
+
+        Everything is verified before anything is changed; a torn relay is sound again afterwards.
+        """
+        self._be_idle("load", torn=True)
+        extra = state.load(self, Path(folder))
+        self._phase = "idle"
+        return extra
+
+    def use_seed(self, seed: int) -> None:
+        """Key the draws of later steps by another seed."""
+        self.seed = seed
+        self._machine = replace(self._machine, seed=seed)
+
+    # --- facts
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layers compute."""
+        return self._device
+
+    @property
+    def eps_layers(self) -> tuple[EpsLayer, ...]:
+        """The EPS layers, each once."""
+        return eps_layers(self.plans)
+
+    @property
+    def deferred(self) -> bool:
+        """Whether updates wait for the end of the backward."""
+        return self._deferred
+
+    @property
+    def torn(self) -> bool:
+        """Whether a failure left some layers updated and others not."""
+        return self._phase == "torn"
+
+    @property
+    def resident_bytes(self) -> int:
+        """Device bytes held between steps: weight slots, gradient buffers, tied sums."""
+        tied = sum(b.nbytes for buffers in self._route.tied.values() for b in buffers)
+        return self._link.resident_bytes + self._route.pool.nbytes + tied
+
+    def measure_device_peak(self) -> AbstractContextManager[memory.DevicePeak]:
+        """Measure the device's peak bytes over a block, as `relay_eps.relay.memory` defines them. Slow on a CPU."""
+        return memory.measure(self._device, self.resident_bytes)
+
+    def close(self) -> None:
+        """Stop threads; closes the server if the relay made it. Closing twice is harmless."""
+        self._outbound.close()
+        self._link.close()
+        if self._owns_server:
+            self.server.close()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- inside
+
+    def _be_idle(self, call: str, *, torn: bool = False) -> None:
+        if self._phase == "stepping":
+            raise RelayError(f"{call} was called inside a step: call it between steps")
+        if self._phase == "torn" and not torn:
+            raise TornStep(
+                f"{call} is refused: the last step failed after some layers had been updated; load a checkpoint"
+            )
+
+    def _train(self, run: TrainingPass, hyper: Sequence[AdamHyper], micros: Sequence[int]) -> tuple[float | None, bool]:
+        """Forward, backward and update; returns the gradient's norm, where it is known, and whether it was skipped."""
+        adama = self.mode == "adama"
+        run.forward(with_last=adama)
+        if adama:
+            run.backward(AdamACollector(self._route, hyper, micros), last_ran=True, check_graph=self.steps_done == 0)
+            self._outbound.drain()
+            return None, False
+        collector = ExactCollector(self._route, hyper, micros, deferred=self._deferred)
+        run.backward(collector, last_ran=False, check_graph=self.steps_done == 0)
+        self._outbound.drain()
+        if not self._deferred:
+            return None, False
+        norm, scale = self._decide(collector)
+        if scale is None:
+            return norm, True
+        self._settling = True
+        collector.settle(scale)
+        return norm, False
+
+    def _scale_of_loss(self) -> float:
+        return 1.0 if self.loss_scale is None else self.loss_scale.scale
+
+    def _decide(self, collector: ExactCollector) -> tuple[float | None, float | None]:
+        """Deferred commit: the gradient's norm, and the factor to fold with; no factor where the step is skipped."""
+        used = self._scale_of_loss()
+        if self.loss_scale is None or used == self.loss_scale.smallest:
+            collector.check_finite()
+        finite = collector.finite()
+        if self.loss_scale is not None:
+            self.loss_scale.update(finite=finite)
+        if not finite:
+            assert self.loss_scale is not None
+            if self.loss_scale.skipped_in_a_row == 1:
+                log.warning("gradients overflowed at loss scale %g: the step is skipped", used)
+            return None, None
+        if self._max_grad_norm is None or not collector.norms:
+            return None, 1.0 / used
+        norm = collector.total_norm(self._order) / used
+        # torch.nn.utils.clip_grad_norm_'s coefficient, operation by operation.
+        coefficient = torch.clamp(self._max_grad_norm / (norm + 1e-6), max=1.0)
+        return float(norm), float(coefficient) / used
+
+    def _finish(self, run: TrainingPass, samples: int, norm: float | None, skipped: bool) -> StepResult:
+        for buffers in self._machine.buffers:
+            if skipped:
+                buffers.restore()
+            else:
+                buffers.commit()
+        step = self.steps_done
+        self.steps_done += 1
+        if skipped:
+            self.steps_skipped += 1
+        else:
+            self.optimizer.count_step()
+        inputs, sides = run.gradients_of_inputs()
+        self._phase = "idle"
+        return StepResult(run.mean_loss(), step, skipped, norm, len(run.losses), samples, inputs, sides)
+
+    def _give_up(self, error: BaseException) -> None:
+        sent = self._outbound.halt()
+        torn = self._settling or (sent and not self._deferred)
+        self._link.abort()
+        self._route.pool.reclaim()
+        for buffers in self._machine.buffers:
+            if torn:
+                buffers.commit()
+            else:
+                buffers.restore()
+        self._phase = "torn" if torn else "idle"
+        if torn and hasattr(error, "add_note"):
+            error.add_note("The step is torn: some layers were updated, others not. Load a checkpoint to go on.")
+
+    @contextmanager
+    def _visiting(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._link.abort()
+            raise
+
+    def _tell_no_gradient(self, names: list[str]) -> None:
+        new = [n for n in names if n not in self._told_no_gradient]
+        if new:
+            self._told_no_gradient.update(new)
+            log.warning("no gradient reached %s: taken as zero while its neighbours are updated", ", ".join(new))

@@ -1,0 +1,143 @@
+"""Gradient buffers on the device, and the summing of a layer's gradient over its micro-batches."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+
+import torch
+
+from relay_eps.relay.layers import EpsLayer
+from relay_eps.relay.link import tensor_views
+
+
+class GradientBuffer:
+    """A flat piece of device memory that a relay layer's gradients are packed into, laid out as its EPS layers are."""
+
+    def __init__(self, elements: int, device: torch.device) -> None:
+        self._memory = torch.zeros(elements, dtype=torch.float32, device=device)
+        self._views: dict[tuple[object, ...], list[torch.Tensor]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Device bytes."""
+        return self._memory.nbytes
+
+    def flat(self, parts: Sequence[EpsLayer], dtype: torch.dtype) -> torch.Tensor:
+        """The memory that ``parts`` take, one behind the other, as one flat tensor of ``dtype``."""
+        return self._memory.view(dtype)[: sum(e.layout.size for e in parts)]
+
+    def views(self, parts: Sequence[EpsLayer], dtype: torch.dtype) -> list[torch.Tensor]:
+        """One view for each parameter of ``parts``; the padding between them is zero."""
+        shape = (dtype, *(tuple(t.shape for t in e.layout.tensors) for e in parts))
+        flat = self.flat(parts, dtype)
+        if shape not in self._views:
+            self._views[shape] = [v for e, part in split(parts, flat) for v in tensor_views(e.layout, part)]
+        for e, part in split(parts, flat):
+            for start, stop in e.layout.gaps():
+                part[start:stop].zero_()
+        return self._views[shape]
+
+
+def split(parts: Sequence[EpsLayer], flat: torch.Tensor) -> list[tuple[EpsLayer, torch.Tensor]]:
+    """``flat`` cut into the flat sections of ``parts``."""
+    cut, start = [], 0
+    for eps in parts:
+        cut.append((eps, flat[start : start + eps.layout.size]))
+        start += eps.layout.size
+    return cut
+
+
+class BufferPool:
+    """A fixed number of gradient buffers: `take` waits until one is free."""
+
+    def __init__(self, count: int, elements: int, device: torch.device) -> None:
+        self._all = [GradientBuffer(elements, device) for _ in range(count)]
+        self._free: queue.SimpleQueue[GradientBuffer]
+        self.reclaim()
+
+    @property
+    def nbytes(self) -> int:
+        """Device bytes of all buffers."""
+        return sum(b.nbytes for b in self._all)
+
+    def take(self) -> GradientBuffer:
+        """A free buffer; waits for one."""
+        return self._free.get()
+
+    def reclaim(self) -> None:
+        """Every buffer is free again, after a failed step whose parcels have all ended."""
+        self._free = queue.SimpleQueue()
+        for buffer in self._all:
+            self._free.put(buffer)
+
+    def give(self, buffer: GradientBuffer) -> None:
+        """Put a buffer back; any thread may."""
+        self._free.put(buffer)
+
+
+class GradientSum:
+    """The sum of gradients over micro-batches, in a buffer: the first is copied, later ones are added."""
+
+    def __init__(self, buffer: GradientBuffer, parts: Sequence[EpsLayer], dtype: torch.dtype) -> None:
+        self.buffer = buffer
+        self.parts = tuple(parts)
+        self.dtype = dtype
+        self.views = buffer.views(parts, dtype)
+        self._filled = [False] * len(self.views)
+        #: Of each gradient that was added: its micro-batch, and its largest magnitude, not finite if any is not.
+        self.largest: list[tuple[int, torch.Tensor]] = []
+
+    @property
+    def flat(self) -> torch.Tensor:
+        return self.buffer.flat(self.parts, self.dtype)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no tensor got any gradient."""
+        return not any(self._filled)
+
+    def add(self, micro: int, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Add a micro-batch's gradients, one for each parameter of the parts, or None where it got none."""
+        given = [(i, g) for i, g in enumerate(gradients) if g is not None]
+        if not given:
+            return
+        self.largest.append((micro, _largest([g for _, g in given])))
+        first = [(self.views[i], g) for i, g in given if not self._filled[i]]
+        later = [(self.views[i], g) for i, g in given if self._filled[i]]
+        for i, _ in given:
+            self._filled[i] = True
+        if first:
+            torch._foreach_copy_([v for v, _ in first], [g for _, g in first])
+        if later:
+            torch._foreach_add_([v for v, _ in later], [g for _, g in later])
+
+    def finish(self) -> list[str]:
+        """Zero the tensors that got no gradient while others did; returns their names."""
+        missing, names, index = [], [], 0
+        for eps in self.parts:
+            filled = self._filled[index : index + len(eps.parameters)]
+            for offset, (spec, full) in enumerate(zip(eps.layout.tensors, filled, strict=True)):
+                if not full:
+                    missing.append(self.views[index + offset])
+                    names.append(spec.name)
+            index += len(eps.parameters)
+        for view in missing:
+            view.zero_()
+        return names
+
+    def got_gradient(self) -> list[bool]:
+        """For each part, whether any of its tensors got a gradient."""
+        got, index = [], 0
+        for eps in self.parts:
+            got.append(any(self._filled[index : index + len(eps.parameters)]))
+            index += len(eps.parameters)
+        return got
+
+
+def _largest(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The largest magnitude as a 0-d tensor on the device: finite exactly if every element is."""
+    present = [g for g in gradients if g.numel()]
+    if not present:
+        return torch.zeros(())
+    return torch.stack(torch._foreach_norm(present, float("inf"))).amax()
