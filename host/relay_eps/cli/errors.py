@@ -1,0 +1,57 @@
+"""How errors reach the user: one sentence on stderr and an exit code, a traceback only on demand."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import typer
+
+from relay_eps.errors import RelayEpsError
+from relay_eps.interrupt import EXIT_CODE as INTERRUPTED
+
+#: Set to 1 for tracebacks.
+DEBUG_VARIABLE = "RELAY_EPS_DEBUG"
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130."""
+    try:
+        yield
+    except RelayEpsError as error:
+        _stop(error, str(error))
+    except (OSError, MemoryError) as error:
+        # A full disk under the logs, a machine too small: not ours, and no reason for a traceback either.
+        _stop(error, f"{type(error).__name__}: {error}" if str(error) else "there is not enough memory")
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing was being trained yet, and nothing is kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _stop(error: BaseException, text: str) -> None:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        raise error
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(1) from None
+
+
+def show_warnings_plainly() -> None:
+    """From now on warnings are a line on stderr, without a place in the code."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        print(f"warning: {message}", file=file or sys.stderr, flush=True)
+
+    hook: Any = show
+    warnings.showwarning = hook
