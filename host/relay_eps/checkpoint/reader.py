@@ -46,8 +46,9 @@ class _Place:
 def inspect(folder: Path) -> Checkpoint:
     """What goes with the layers of a checkpoint, or of the newest one in a folder of checkpoints.
 
-    For whoever needs it before there is a server to load into. Manifest and buffers are verified, the layers are not looked at. Raises CheckpointError where there is no
-    checkpoint, where one of the two is damaged, and for a newer format.
+    For whoever needs it before there is a server to load into. Manifest and buffers are verified, the layers are not
+    looked at. Raises CheckpointError where there is no checkpoint, where one of the two is damaged, and for a newer
+    format.
     """
     path = _find(Path(folder))
     try:
