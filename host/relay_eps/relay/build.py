@@ -98,6 +98,14 @@ def load_model(server: EagerParamServer, link: Link, plans: Sequence[LayerPlan])
         raise
 
 
+def return_weights(server: EagerParamServer, plans: Sequence[LayerPlan], *, remove: bool) -> None:
+    """Put all weights back into the model, an EPS layer at a time; with ``remove`` the server lets go of each."""
+    for eps in eps_layers(plans):
+        give_back(server, eps)
+        if remove:
+            server.remove(eps.name)
+
+
 def flat_weights(eps: EpsLayer) -> np.ndarray:
     """The parameters' values as one flat fp32 section."""
     flat = np.zeros(eps.layout.size, dtype=np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from relay_eps.eps.contract import EagerParamServer
 from relay_eps.eps.formats import Format
 from relay_eps.eps.hyper import AdamHyper
-from relay_eps.errors import RelayError, TornStep
+from relay_eps.errors import RelayEpsError, RelayError, TornStep
 from relay_eps.relay import build, memory, probe, state
 from relay_eps.relay.batch import Count, split
 from relay_eps.relay.buffers import LayerBuffers
@@ -314,9 +314,17 @@ class Relay:
         return memory.measure(self._device, self.resident_bytes)
 
     def close(self) -> None:
-        """Stop threads; closes the server if the relay made it. Closing twice is harmless."""
+        """Put the weights back into the model, as fp32 on the CPU, stop threads, and close the server if it is ours.
+
+        Moments are gone with a server that the relay made: `save` first to go on later. Closing twice is harmless.
+        """
+        if self._phase == "closed":
+            return
+        self._phase = "closed"
         self._outbound.close()
         self._link.close()
+        with suppress(RelayEpsError):
+            build.return_weights(self.server, self.plans, remove=self._owns_server)
         if self._owns_server:
             self.server.close()
 
@@ -329,6 +337,8 @@ class Relay:
     # --- inside
 
     def _be_idle(self, call: str, *, torn: bool = False) -> None:
+        if self._phase == "closed":
+            raise RelayError(f"{call} was called on a relay that is closed: make a new one from the model")
         if self._phase == "stepping":
             raise RelayError(f"{call} was called inside a step: call it between steps")
         if self._phase == "torn" and not torn:
