@@ -39,7 +39,8 @@ Array::Array(const char* name, nb::handle object, Access access) : name_(name), 
 }
 
 Format Array::read_format() const {
-  const std::string code = view_.format == nullptr ? "B" : view_.format;
+  std::string code = view_.format == nullptr ? "B" : view_.format;
+  if (code[0] == '@' || code[0] == '=') code.erase(0, 1);  // both mean native byte order
   if (code == "f") return kFp32;
   if (code == "H") return kBf16;
   if (code == "e") return kFp16;

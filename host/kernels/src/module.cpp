@@ -26,22 +26,18 @@ static_assert(sizeof(float) == 4, "fp32 is assumed");
 constexpr int kMostThreads = 1024;
 constexpr int64_t kChunkMultiple = 32;  // elements in 64 bytes of a 16-bit format: no cache line is shared by chunks
 
-bool interpreter_is_ending() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
-// Lets other Python threads run while it lives. A daemon thread that comes back to an interpreter on its way out is
-// parked: taking the lock then would end the thread in the middle of C++ frames, and that ends the process.
+// Lets other Python threads run while it lives. Where a daemon thread comes back to an interpreter on its way out,
+// Python before 3.14 ends the thread by unwinding its stack, and unwinding through C++ ends the process: such a thread
+// is parked instead, as Python 3.14 does it.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
   ~GilReleased() {
-    while (interpreter_is_ending()) pause();
-    PyEval_RestoreThread(state_);
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) pause();
+    }
   }
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from relay_eps.eps import golden
 from relay_eps.eps.arithmetic import GoldenArithmetic
 from relay_eps.eps.formats import Format, narrow, widen
 from relay_eps.eps.hyper import AdamHyper, ApplyScalars, FoldScalars
@@ -223,17 +224,19 @@ def test_all_16_bit_patterns_widen_exactly(two_threads: KernelArithmetic, fmt: F
             two_threads.convert(values, got)
         else:
             two_threads.accumulate(got, values, first=operation == "accumulate")
-        # An addition to +0 is exact, but makes -0 of nothing.
-        wanted = widen(values) + np.float32(0) if operation == "add" else widen(values)
+        # An addition to +0 is exact, but makes +0 of -0.
+        wanted = widen(values)
+        if operation == "add":
+            wanted = golden.accumulate(np.zeros_like(wanted), wanted, first=False)
         assert_same_bits(got, wanted, operation)
 
 
 def around_ties(fmt: Format) -> NDArray[np.float32]:
     """Every 16-bit value and every midpoint between neighbours, each with its two fp32 neighbours on either side."""
     exact = widen(ALL_16_BITS.view(fmt.carrier)).view(np.uint32)
-    magnitudes = widen(ALL_16_BITS[: 2**15].view(fmt.carrier)).astype(np.float64)
+    magnitudes = widen(ALL_16_BITS[: 2**15].view(fmt.carrier))
     # Above the largest comes infinity; the tie there lies where the next value would have been.
-    finite = magnitudes[np.isfinite(magnitudes)]
+    finite = magnitudes[np.isfinite(magnitudes)].astype(np.float64)
     following = np.append(finite[1:], 2 * finite[-1] - finite[-2])
     with np.errstate(over="ignore"):
         middles = ((finite + following) / 2).astype(np.float32)
@@ -260,30 +263,30 @@ def test_narrows_to_nearest_even_at_and_around_every_tie(two_threads: KernelArit
 
 def subnormal_work(rng: np.random.Generator) -> tuple[State, NDArray[np.float32]]:
     size = 2 * CHUNK + 5
-    tiny = [rng.integers(1, 2**23, size, dtype=np.uint32).view(np.float32) for _ in range(4)]
-    return State(*tiny[:3], Format.FP16), tiny[3]
+    p, m, v, g = (rng.integers(1, 2**23, size, dtype=np.uint32).view(np.float32) for _ in range(4))
+    return State(p, m, v, Format.FP16), g
 
 
-def check_against(state: State, g: NDArray[np.float32], kernels: KernelArithmetic) -> None:
-    """Runs the kernels alone, the golden side having been run in peace before."""
+def run_tested(state: State, g: NDArray[np.float32], kernels: KernelArithmetic) -> None:
+    """One pass with the kernels alone: the golden side must not see the state that the test sets up."""
     p, m, v, wire = state.tested
     kernels.fold_apply(p, m, v, g, FOLD, APPLY, wire, scale=1.0, first=True)
 
 
-def golden_first(state: State, g: NDArray[np.float32]) -> None:
+def run_golden(state: State, g: NDArray[np.float32]) -> None:
     p, m, v, wire = state.golden
     GOLDEN.fold_apply(p, m, v, g, FOLD, APPLY, wire, scale=1.0, first=True)
 
 
 def test_a_caller_that_flushes_subnormals_gets_the_same_bits(instruction_set: str, rng: np.random.Generator) -> None:
     state, g = subnormal_work(rng)
-    golden_first(state, g)
+    run_golden(state, g)
     smallest = np.array([1], np.uint32).view(np.float32)
     if not torch.set_flush_denormal(True):
         pytest.skip("this CPU cannot flush subnormals")
     try:
         # New threads inherit the state, so the workers are made under it too.
-        check_against(state, g, KernelArithmetic(threads=2, instruction_set=instruction_set))
+        run_tested(state, g, KernelArithmetic(threads=2, instruction_set=instruction_set))
         still_flushes = float((smallest * np.float32(1))[0]) == 0.0
     finally:
         torch.set_flush_denormal(False)
@@ -298,11 +301,11 @@ def test_a_caller_that_rounds_upwards_gets_the_same_bits(instruction_set: str, r
     if upward is None or library is None:
         pytest.skip("no fesetround known here")
     libm = ctypes.CDLL(library)
-    state, (g,) = State.hard(rng, 2 * CHUNK + 5, Format.BF16), [hard_values(rng, 2 * CHUNK + 5)]
-    golden_first(state, g)
+    state, g = State.hard(rng, 2 * CHUNK + 5, Format.BF16), hard_values(rng, 2 * CHUNK + 5)
+    run_golden(state, g)
     try:
         assert libm.fesetround(upward) == 0
-        check_against(state, g, KernelArithmetic(threads=2, instruction_set=instruction_set))
+        run_tested(state, g, KernelArithmetic(threads=2, instruction_set=instruction_set))
         kept = libm.fegetround()
     finally:
         libm.fesetround(0)

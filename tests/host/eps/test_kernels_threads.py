@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -148,27 +149,32 @@ def test_calls_from_several_python_threads_do_not_mix(rng: np.random.Generator) 
 
 
 def test_other_python_threads_run_during_a_call() -> None:
-    made, values = KernelArithmetic(threads=2), np.zeros(30_000_000, np.float32)
+    made, values = KernelArithmetic(threads=2), np.zeros(5_000_000, np.float32)
     rounds, stop = 0, threading.Event()
 
     def count() -> None:
         nonlocal rounds
         while not stop.is_set():
             rounds += 1
+            time.sleep(1e-4)
 
-    counter = threading.Thread(target=count)
     # With a switch interval this long, only a call that lets go of the interpreter lets the counter in.
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(100)
+    sys.setswitchinterval(1000)
+    counter = threading.Thread(target=count)
     try:
         counter.start()
-        made.all_finite(values)
+        before = rounds
+        for _ in range(1000):
+            made.all_finite(values)
+            if rounds > before:
+                break
         seen = rounds
     finally:
-        sys.setswitchinterval(interval)
         stop.set()
+        sys.setswitchinterval(interval)
         counter.join()
-    assert seen > 0
+    assert seen > before
 
 
 PASSES = """
