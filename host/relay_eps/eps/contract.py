@@ -23,6 +23,7 @@ from relay_eps.eps.hyper import AdamHyper
 from relay_eps.eps.layout import LayerLayout, Section, SectionType
 
 T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S", bound="EagerParamServer")
 
 
 class Ticket(ABC, Generic[T_co]):
@@ -82,9 +83,9 @@ class Capabilities:
 class EagerParamServer(ABC):
     """The contract. Every array argument is a contiguous flat array of the layout's ``size`` elements.
 
-    Gradient arrays are float32 (fp32), float16 (fp16) or uint16 (bf16 bits); their padding must be zero. A gradient, and
-    an ``out`` array, belong to the server from the call until its ticket is done. Layer names that are unknown, wrong
-    lengths, wrong dtypes and scalars outside the contract raise ContractError at the call, not in the ticket.
+    Gradient arrays are float32 (fp32), float16 (fp16) or uint16 (bf16 bits); their padding must be zero. A gradient,
+    and an ``out`` array, belong to the server from the call until its ticket is done. Layer names that are unknown,
+    wrong lengths, wrong dtypes and scalars outside the contract raise ContractError at the call, not in the ticket.
     """
 
     @property
@@ -192,7 +193,7 @@ class EagerParamServer(ABC):
     def close(self) -> None:
         """Finish outstanding calls, stop workers, free memory. Closing twice is harmless."""
 
-    def __enter__(self) -> EagerParamServer:
+    def __enter__(self: S) -> S:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

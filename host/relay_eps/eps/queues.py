@@ -262,7 +262,8 @@ class Dispatcher:
     def _execute(self, call: _Call) -> None:
         try:
             value = call.run()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the ticket's holder
+        except BaseException as error:
+            # Whatever it is, it belongs to the ticket's holder.
             self._count_off(call, failed=True)
             call.ticket.fail(error)
         else:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,12 @@ def dispatcher() -> Iterator[Dispatcher]:
 
 def lease(dispatcher: Dispatcher, queue: LayerQueue) -> QueuedTicket[Any]:
     return dispatcher.lease(queue, lambda: np.zeros(1), lambda: None)
+
+
+def give_back(ticket: QueuedTicket[Any]) -> None:
+    """Release a lease that was granted; one that waits behind a parked call is given back by being dropped."""
+    if ticket.done():
+        ticket.result().release()
 
 
 def failing(error: BaseException) -> Any:
@@ -55,10 +62,7 @@ def test_every_layer_runs_in_order_whatever_is_leased(program: list[tuple[int, s
         queue = queues[index]
         if kind == "release":
             if held[index]:
-                # A lease behind a parked call is not granted yet; giving it back unseen is done by dropping it.
-                ticket = held[index].pop(0)
-                if ticket.done():
-                    ticket.result().release()
+                give_back(held[index].pop(0))
         elif kind == "lease":
             held[index].append(lease(dispatcher, queue))
         else:
@@ -70,7 +74,6 @@ def test_every_layer_runs_in_order_whatever_is_leased(program: list[tuple[int, s
 
             made[index].append(number)
             dispatcher.submit(queue, run, waits_for_leases=kind == "waiting call")
-    ticket = None
     while any(held):
         for tickets in held:
             if tickets:
@@ -85,7 +88,7 @@ def test_layers_that_wait_for_nothing_run_in_order_of_arrival(dispatcher: Dispat
     queues = [LayerQueue(str(i)) for i in range(3)]
     log: list[int] = []
     for number in range(60):
-        dispatcher.submit(queues[number * 7 % 3], lambda n=number: log.append(n))
+        dispatcher.submit(queues[number * 7 % 3], partial(log.append, number))
     dispatcher.synchronize()
     assert log == list(range(60))
 
@@ -166,7 +169,7 @@ def test_a_finished_call_is_not_held_on_to(dispatcher: Dispatcher) -> None:
 
     big = Big()
     alive = weakref.ref(big)
-    dispatcher.submit(LayerQueue("layer"), lambda kept=big: None).result()
+    assert dispatcher.submit(LayerQueue("layer"), partial(id, big)).result() == id(big)
     del big
     dispatcher.submit(LayerQueue("other"), lambda: None).result()
     gc.collect()
@@ -261,7 +264,7 @@ def test_many_threads_lose_no_call(dispatcher: Dispatcher) -> None:
     def work() -> None:
         for number in range(300):
             queue = queues[number % 3]
-            dispatcher.submit(queue, lambda i=number % 3: add(i), waits_for_leases=number % 2 == 0, applies=1)
+            dispatcher.submit(queue, partial(add, number % 3), waits_for_leases=number % 2 == 0, applies=1)
             if number % 5 == 0:
                 lease(dispatcher, queue).result(10).release()
 
