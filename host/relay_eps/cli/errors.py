@@ -7,11 +7,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
-from relay_eps.errors import RelayEpsError
+from relay_eps.checkpoint import newest
+from relay_eps.errors import RelayEpsError, RelayError
 from relay_eps.interrupt import EXIT_CODE as INTERRUPTED
 
 #: Set to 1 for tracebacks.
@@ -19,12 +21,16 @@ DEBUG_VARIABLE = "RELAY_EPS_DEBUG"
 
 
 @contextmanager
-def reported() -> Iterator[None]:
-    """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130."""
+def reported(run: Path | None = None) -> Iterator[None]:
+    """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130.
+
+    Where training itself fails, a second line names the checkpoint that ``run``, its folder, still has.
+    """
     try:
         yield
     except RelayEpsError as error:
-        _stop(error, str(error))
+        kept = newest(run) if run is not None and isinstance(error, RelayError) else None
+        _stop(error, str(error), f"the last checkpoint is sound: {kept}" if kept else None)
     except (OSError, MemoryError) as error:
         # A full disk under the logs, a machine too small: not ours, and no reason for a traceback either.
         _stop(error, f"{type(error).__name__}: {error}" if str(error) else "there is not enough memory")
@@ -33,10 +39,12 @@ def reported() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _stop(error: BaseException, text: str) -> None:
+def _stop(error: BaseException, text: str, remark: str | None = None) -> None:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         raise error
     typer.echo(f"error: {text}", err=True)
+    if remark is not None:
+        typer.echo(remark, err=True)
     raise typer.Exit(1) from None
 
 

@@ -45,7 +45,8 @@ Heads = Annotated[int, typer.Option(help="Attention heads; they divide the width
 Context = Annotated[int, typer.Option(help="Sequence length in bytes.", rich_help_panel=_MODEL)]
 Dropout = Annotated[float, typer.Option(help="Share of activations dropped in training.", rich_help_panel=_MODEL)]
 Tied = Annotated[
-    bool, typer.Option("--tied", help="Share one weight between embedding and head.", rich_help_panel=_MODEL)
+    bool,
+    typer.Option("--tied", metavar="", help="Share the embedding's weight with the head.", rich_help_panel=_MODEL),
 ]
 
 Batch = Annotated[int, typer.Option(help="Sequences a step.", rich_help_panel=_TRAINING)]
@@ -121,6 +122,7 @@ Compare = Annotated[
     bool,
     typer.Option(
         "--compare",
+        metavar="",
         help="Time plain PyTorch (gradient accumulation, fused AdamW) on the same model in between. "
         "It takes memory of its own, 16 bytes a parameter.",
         rich_help_panel=_RUN,
@@ -130,11 +132,16 @@ LogDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--logdir", help="Write TensorBoard logs here.", show_default=False, rich_help_panel=_OUTPUT),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the last line only.", rich_help_panel=_OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", metavar="", help="Print only the last line.", rich_help_panel=_OUTPUT)
+]
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object a line (start, step, eval, save, end).", rich_help_panel=_OUTPUT
+        "--json",
+        metavar="",
+        help="Print one JSON object a line (start, step, eval, save, end).",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from relay_eps.training.events import Ended, Evaluated, Event, Noted, Saved, Started, Stepped
-from relay_eps.training.reports import mebibytes
+from relay_eps.training.reports import amount
 
 #: How much a step moves the speed that is shown.
 _SMOOTHING = 0.1
@@ -22,9 +22,9 @@ class Screen:
         self._speed: float | None = None
         self._steps = 0
         self._progress = Progress(
-            TextColumn("step"),
+            # Together with the text below no wider than 80 columns.
             MofNCompleteColumn(),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=8),
             TextColumn("{task.fields[now]}"),
             TimeRemainingColumn(compact=True),
             console=self._err,
@@ -49,7 +49,9 @@ class Screen:
 
     def close(self) -> None:
         """Take the bar away."""
-        self._progress.stop()
+        # Stopping a bar that was never started prints empty lines.
+        if self._progress.live.is_started:
+            self._progress.stop()
 
     def _say(self, text: str) -> None:
         self._err.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -61,23 +63,23 @@ class Screen:
         self._say(f"EPS     {event.eps}")
         if event.run is not None:
             self._say(f"run     {event.run}" + (f", from step {event.step}" if event.step else ""))
+        self._progress.update(self._task, total=event.steps, completed=event.step)
+        self._progress.start_task(self._task)
         # A bar that cannot move would be printed once, when it is of no use any more.
         if self._err.is_terminal:
             self._progress.start()
-        self._progress.update(self._task, total=event.steps, completed=event.step)
-        self._progress.start_task(self._task)
 
     def _step(self, event: Stepped) -> None:
         speed = event.tokens_per_second
         self._speed = speed if self._speed is None else self._speed + _SMOOTHING * (speed - self._speed)
         now = (
-            f"loss {event.loss:.3f}  {self._speed:,.0f} tokens/s  "
-            f"device {mebibytes(event.device_peak)}  EPS {mebibytes(event.eps_bytes)}"
+            f"loss {event.loss:.3f}  {self._speed:,.0f} tok/s  "
+            f"device {amount(event.device_peak)}  EPS {amount(event.eps_bytes)}"
         )
         self._progress.update(self._task, completed=event.step, now=now)
 
     def _end(self, event: Ended) -> None:
-        self._progress.stop()
+        self.close()
         self._out.print(_summary(event), highlight=False)
 
 
@@ -87,17 +89,17 @@ def _summary(ended: Ended) -> Table:
     table.add_column(overflow="fold")
     table.add_row("steps", f"{ended.step:,} of {ended.steps:,} in {ended.seconds:,.0f} s")
     if ended.last_loss is not None:
-        table.add_row("validation loss", f"{ended.last_loss:.4f} nats/byte, {ended.first_loss:.4f} before training")
+        table.add_row("loss", f"{ended.last_loss:.4f} nats/byte on validation text, {ended.first_loss:.4f} before")
     if ended.tokens_per_second is not None:
         table.add_row("speed", f"{ended.tokens_per_second:,.0f} tokens/s")
     if (beside := ended.comparison) is not None:
         ours, plain = beside.relay_tokens_per_second, beside.plain_tokens_per_second
         table.add_row("plain PyTorch", f"{plain:,.0f} tokens/s, where the relay made {ours:,.0f}")
-        table.add_row("", f"device peak {mebibytes(beside.plain_device_peak)}")
+        table.add_row("", f"device peak {amount(beside.plain_device_peak)}")
     if ended.device_peak is not None:
-        table.add_row("device peak", mebibytes(ended.device_peak))
-    table.add_row("EPS", f"{mebibytes(ended.eps_bytes)}, {ended.eps_bytes_per_parameter:.2f} bytes/parameter")
+        table.add_row("device peak", amount(ended.device_peak))
+    table.add_row("EPS", f"{amount(ended.eps_bytes)}, {ended.eps_bytes_per_parameter:.2f} bytes/parameter")
     if ended.run is not None:
         table.add_row("run", ended.run)
-    table.add_row("state", f"sha256 {ended.hash}")
+    table.add_row("state", ended.hash)
     return table

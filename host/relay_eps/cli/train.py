@@ -81,7 +81,8 @@ def train(
         raise typer.BadParameter(
             f"{eps!r} is not a server of this version: it has {', '.join(SERVERS)}", param_hint="--eps"
         )
-    with reported():
+    folder = next_run(_RUNS) if out is None else out
+    with reported(folder):
         config = TrainConfig(
             paths=tuple(str(p.absolute()) for p in paths or ()),
             model=GptConfig(layers, width, heads, context, dropout, tied),
@@ -105,7 +106,6 @@ def train(
         )
         from relay_eps.training import run
 
-        folder = next_run(_RUNS) if out is None else out
         with _reports(quiet=quiet, json=json, logdir=logdir) as report:
             ended = run.train(config, folder, report, _options(compare, quiet))
         _finish(ended, json=json)
@@ -120,7 +120,7 @@ def resume(
     json: o.Json = False,
 ) -> None:
     """Go on with a run; `RESUME_HELP` is what the user reads."""
-    with reported():
+    with reported(folder):
         from relay_eps.training import run
 
         with _reports(quiet=quiet, json=json, logdir=logdir) as report:

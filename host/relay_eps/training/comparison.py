@@ -12,7 +12,7 @@ from relay_eps.eps.formats import Format
 from relay_eps.models.gpt import Gpt, next_byte_loss
 from relay_eps.relay import memory
 from relay_eps.relay.link import TORCH_DTYPES
-from relay_eps.training.config import TrainConfig
+from relay_eps.training.config import BETAS, TrainConfig
 from relay_eps.training.events import Compared
 
 
@@ -27,7 +27,7 @@ class PlainTraining:
         self._device = torch.device(config.device)
         self._model = Gpt(config.model, config.seed).to(self._device, TORCH_DTYPES[Format.parse(config.wire)])
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+            self._model.parameters(), lr=config.lr, betas=BETAS, weight_decay=config.weight_decay, fused=True
         )
         self._steps = 0
         self._peak = 0

@@ -12,6 +12,8 @@ from relay_eps.models.gpt_config import GptConfig
 
 #: The parameter servers that a run can ask for.
 SERVERS = ("software",)
+#: Adam's betas; 0.95 is what language models are commonly trained with.
+BETAS = (0.9, 0.95)
 
 
 @dataclass(frozen=True)

@@ -94,14 +94,15 @@ def last_line(ended: Ended) -> str:
     elif ended.tokens_per_second is not None:
         parts.append(f"{ended.tokens_per_second:,.0f} tokens/s")
     if ended.device_peak is not None:
-        parts.append(f"device peak {mebibytes(ended.device_peak)}")
+        parts.append(f"device peak {amount(ended.device_peak)}")
     parts.append(f"EPS {ended.eps_bytes_per_parameter:.2f} bytes/parameter")
     return "; ".join(parts)
 
 
-def mebibytes(count: int) -> str:
+def amount(count: int) -> str:
     """``count`` bytes for people."""
-    return f"{count / 2**20:,.1f} MiB"
+    power, unit = next((p, u) for p, u in ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "bytes")) if count >> p or not p)
+    return f"{count / 2**power:,.1f} {unit}" if power else f"{count} {unit}"
 
 
 def _finite(value: Any) -> Any:

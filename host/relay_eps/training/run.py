@@ -23,7 +23,7 @@ from relay_eps.models.gpt import Gpt, next_byte_loss
 from relay_eps.relay import ModelledLink, Relay, StepResult
 from relay_eps.statehash import state_hash
 from relay_eps.training.comparison import PlainTraining
-from relay_eps.training.config import TrainConfig
+from relay_eps.training.config import BETAS, TrainConfig
 from relay_eps.training.events import Ended, Evaluated, Noted, Report, Saved, Started, Stepped
 from relay_eps.training.folder import RunFolder
 
@@ -293,22 +293,29 @@ def make_server(config: TrainConfig) -> EagerParamServer:
 
 
 def _make_relay(config: TrainConfig, model: Gpt, server: EagerParamServer) -> Relay:
-    if config.link_gbps is not None and torch.device(config.device).type != "cpu":
+    if config.link_gbps is not None and _device(config.device).type != "cpu":
         raise RelayError("a modelled link stands in for a device's own: leave out --link-gbps, or use --device cpu")
     return Relay(
         model,
         lr=config.lr,
-        betas=(0.9, 0.95),
+        betas=BETAS,
         weight_decay=config.weight_decay,
         micro_batch=config.micro_batch,
         mode=config.mode,
         max_grad_norm=config.clip,
         stash=config.stash,
-        device=config.device,
+        device=_device(config.device),
         link=ModelledLink(config.link_gbps * 1e9 / 8) if config.link_gbps is not None else None,
         server=server,
         seed=config.seed,
     )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise RelayError(f"there is no device {name!r}: use cpu, cuda or cuda:N") from None
 
 
 def _scheduler_record(scheduler: torch.optim.lr_scheduler.LambdaLR) -> dict[str, Any]:
