@@ -85,7 +85,8 @@ class GradientSum:
         self.dtype = dtype
         self.views = buffer.views(parts, dtype)
         self._filled = [False] * len(self.views)
-        #: Of each gradient that was added: its micro-batch, and its largest magnitude, not finite if any is not.
+        #: After each gradient that was added: its micro-batch, and the sum's largest magnitude, which is not finite once
+        #: a gradient or the sum itself is not.
         self.largest: list[tuple[int, torch.Tensor]] = []
 
     @property
@@ -102,7 +103,6 @@ class GradientSum:
         given = [(i, g) for i, g in enumerate(gradients) if g is not None]
         if not given:
             return
-        self.largest.append((micro, _largest([g for _, g in given])))
         first = [(self.views[i], g) for i, g in given if not self._filled[i]]
         later = [(self.views[i], g) for i, g in given if self._filled[i]]
         for i, _ in given:
@@ -111,6 +111,9 @@ class GradientSum:
             torch._foreach_copy_([v for v, _ in first], [g for _, g in first])
         if later:
             torch._foreach_add_([v for v, _ in later], [g for _, g in later])
+        # Between the tensors the memory is zero; in one that has got nothing yet it is not.
+        full = all(self._filled)
+        self.largest.append((micro, _largest([self.flat] if full else [self.views[i] for i, _ in given])))
 
     def finish(self) -> list[str]:
         """Zero the tensors that got no gradient while others did; returns their names."""
@@ -135,9 +138,8 @@ class GradientSum:
         return got
 
 
-def _largest(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The largest magnitude as a 0-d tensor on the device: finite exactly if every element is."""
-    present = [g for g in gradients if g.numel()]
-    if not present:
-        return torch.zeros(())
-    return torch.stack(torch._foreach_norm(present, float("inf"))).amax()
+    # torch's infinity norm goes element by element on a CPU: ten times the time of a minimum and a maximum.
+    ends = [end for t in tensors if t.numel() for end in torch.aminmax(t)]
+    return torch.stack(ends).abs().amax() if ends else torch.zeros(())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from torch import nn
@@ -75,17 +76,17 @@ class LayerPlan:
     modules: tuple[nn.Module, ...]
     eps: tuple[EpsLayer, ...]
 
-    @property
+    @cached_property
     def own(self) -> tuple[EpsLayer, ...]:
         """The trainable EPS layers that only this relay layer uses."""
         return tuple(e for e in self.eps if e.trainable and not e.tied)
 
-    @property
+    @cached_property
     def tied(self) -> tuple[EpsLayer, ...]:
         """The trainable EPS layers that it shares."""
         return tuple(e for e in self.eps if e.trainable and e.tied)
 
-    @property
+    @cached_property
     def trained(self) -> tuple[nn.Parameter, ...]:
         """Its trainable parameters: those of ``own``, then those of ``tied``."""
         return tuple(p for e in (*self.own, *self.tied) for p in e.parameters)
