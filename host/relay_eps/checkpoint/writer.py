@@ -199,11 +199,12 @@ def _put_in_place(temporary: Path, final: Path) -> None:
         if os.path.lexists(aside):
             discard(aside)
         move(final, aside)
-        sync_folder(final.parent)
         try:
+            sync_folder(final.parent)
             move(temporary, final)
-        except OSError:
-            move(aside, final)
+        except BaseException:
+            with suppress(OSError):
+                move(aside, final)
             raise
     else:
         move(temporary, final)
