@@ -20,7 +20,7 @@ help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-13s %s\n", $$1, $$2 }'
 
 demo: $(INSTALLED) ## Train a small GPT on real text through the relay, beside plain PyTorch
-	@$(BIN)/relay-eps train --compare --preset demo
+	@$(BIN)/relay-eps train --compare
 
 test: lint types unit wheel ## Run every check that CI runs
 
