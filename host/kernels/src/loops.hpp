@@ -57,6 +57,19 @@ inline void store(ElementT<Fmt>* a, F x) {
   if constexpr (Fmt == kFp16) Vector::store_fp16(a, x);
 }
 
+// Asks for memory that the loop will reach soon. Hardware prefetchers stop at 4 KiB, and these loops read up to four
+// sections at once: on the x86 server where it was measured, asking 1 KiB ahead makes a pass 10 to 18 % faster.
+// An address beyond a section's end is harmless. Narrower units have not been measured, and a prefetch in the plain loops
+// would keep the compiler from vectorising them.
+constexpr int64_t kPrefetchBytes = kLanes >= 8 ? 1024 : 0;
+
+template <typename... Pointers>
+inline void prefetch(const Pointers*... pointers) {
+  if constexpr (kPrefetchBytes > 0) {
+    (__builtin_prefetch(reinterpret_cast<const char*>(pointers) + kPrefetchBytes), ...);
+  }
+}
+
 // A last vector that is not full: its elements, padded with zeros, so that the very same code serves the tail.
 template <typename T>
 struct Tail {
@@ -132,6 +145,11 @@ inline void fold_apply_step(float* p, float* m, float* v, const ElementT<G>* g, 
   if constexpr (W != kNoWire) store<W>(wire, new_p);
 }
 
+template <int G>
+inline void accumulate_step(float* total, const ElementT<G>* g) {
+  Vector::store(total, Vector::add(Vector::load(total), load<G>(g)));
+}
+
 // --- ranges
 
 template <int G, bool First>
@@ -143,7 +161,10 @@ void fold(const FoldArrays& arrays, const FoldScalars& scalars, int64_t begin, i
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
   RELAY_EPS_INDEPENDENT
-  for (; i < full; i += kLanes) fold_step<G, First>(m + i, v + i, g + i, c);
+  for (; i < full; i += kLanes) {
+    prefetch(m + i, v + i, g + i);
+    fold_step<G, First>(m + i, v + i, g + i, c);
+  }
   if (const int64_t rest = end - i; rest > 0) {
     Tail<float> tail_m(m + i, rest), tail_v(v + i, rest);
     const Tail<ElementT<G>> tail_g(g + i, rest);
@@ -163,7 +184,10 @@ void apply(const ApplyArrays& arrays, const ApplyScalars& scalars, int64_t begin
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
   RELAY_EPS_INDEPENDENT
-  for (; i < full; i += kLanes) apply_step<W>(p + i, m + i, v + i, W == kNoWire ? nullptr : wire + i, c);
+  for (; i < full; i += kLanes) {
+    prefetch(p + i, m + i, v + i);
+    apply_step<W>(p + i, m + i, v + i, W == kNoWire ? nullptr : wire + i, c);
+  }
   if (const int64_t rest = end - i; rest > 0) {
     Tail<float> tail_p(p + i, rest);
     const Tail<float> tail_m(m + i, rest), tail_v(v + i, rest);
@@ -188,6 +212,7 @@ void fold_apply(const FoldApplyArrays& arrays, const FoldScalars& fold, const Ap
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
   RELAY_EPS_INDEPENDENT
   for (; i < full; i += kLanes) {
+    prefetch(p + i, m + i, v + i, g + i);
     fold_apply_step<G, W, First>(p + i, m + i, v + i, g + i, W == kNoWire ? nullptr : wire + i, f, a);
   }
   if (const int64_t rest = end - i; rest > 0) {
@@ -208,11 +233,14 @@ void accumulate(float* total, const void* gradient, int64_t begin, int64_t end) 
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
   RELAY_EPS_INDEPENDENT
-  for (; i < full; i += kLanes) Vector::store(total + i, Vector::add(Vector::load(total + i), load<G>(g + i)));
+  for (; i < full; i += kLanes) {
+    prefetch(total + i, g + i);
+    accumulate_step<G>(total + i, g + i);
+  }
   if (const int64_t rest = end - i; rest > 0) {
     Tail<float> tail(total + i, rest);
     const Tail<ElementT<G>> tail_g(g + i, rest);
-    Vector::store(tail.lanes, Vector::add(Vector::load(tail.lanes), load<G>(tail_g.lanes)));
+    accumulate_step<G>(tail.lanes, tail_g.lanes);
     tail.copy_to(total + i, rest);
   }
 }
