@@ -22,8 +22,14 @@ class Times:
     @property
     def spread(self) -> float:
         """Distance between the quartiles, as a fraction of the median."""
-        low, _, high = statistics.quantiles(self.seconds, n=4)
+        low, high = self.quartiles
         return (high - low) / self.median
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The lower and the upper quartile."""
+        low, _, high = statistics.quantiles(self.seconds, n=4)
+        return low, high
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, Times]:
