@@ -1,4 +1,4 @@
-"""Speed of the EPS kernels against `torch.optim.AdamW(fused=True)`, as ratios from one interleaved run.
+"""Speed of the EPS kernels against `torch.optim.AdamW(fused=True)`, as ratios of medians from one interleaved run.
 
 Both sides work on one flat fp32 tensor, with the same number of threads and in the same kind of memory (huge pages,
 for torch's weights, gradient and moments too). Fold-and-apply moves what torch's step moves: 28 bytes a parameter.
@@ -50,7 +50,11 @@ class Ratio:
     holds: bool
 
 
-CASES: tuple[Case, ...] = (Case(100_000_000, 2, 15, 0.97), Case(12_600_000, 2, 61, 1.05), Case(100_000_000, 1, 11, 0.97))
+CASES: tuple[Case, ...] = (
+    Case(100_000_000, 2, 15, 0.97),
+    Case(12_600_000, 2, 61, 1.05),
+    Case(100_000_000, 1, 11, 0.97),
+)
 
 
 def section(parameters: int, dtype: type = np.float32) -> NDArray:

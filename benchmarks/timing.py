@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that one contender took, one entry a round; entries of one round belong together."""
+    """Seconds that one contender took, one entry a round."""
 
     name: str
     seconds: tuple[float, ...]
@@ -32,8 +32,15 @@ class Times:
         return low, high
 
 
+# OpenMP's threads spin for milliseconds after their work, on cores that the next contender needs.
+PAUSE_SECONDS = 0.02
+
+
 def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, Times]:
-    """Run every contender once a round, in an order that turns by one place each round; ``rounds`` at least 2."""
+    """Run every contender once a round, in an order that turns by one place each round; ``rounds`` at least 2.
+
+    A pause before each lets the threads of the one before it go to sleep.
+    """
     names = list(contenders)
     for _ in range(warmup):
         for name in names:
@@ -42,6 +49,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int, warm
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
+            time.sleep(PAUSE_SECONDS)
             start = time.perf_counter()
             contenders[name]()
             seconds[name].append(time.perf_counter() - start)
@@ -49,5 +57,5 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int, warm
 
 
 def ratio(over: Times, under: Times) -> float:
-    """Median over the rounds of ``over / under``: pairs of one round share the state of the machine."""
-    return statistics.median(a / b for a, b in zip(over.seconds, under.seconds, strict=True))
+    """``over``'s median time over ``under``'s."""
+    return over.median / under.median

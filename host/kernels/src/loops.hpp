@@ -1,4 +1,5 @@
-// The arithmetic itself, once, written over the including unit's `Vector`.
+// The arithmetic itself, once, written over the including unit's `Vector` and, before each loop, its
+// RELAY_EPS_LOOP_HINT.
 //
 //   gs = g * scale
 //   m' = (first ? b1*m : m) + c1*gs
@@ -16,13 +17,6 @@
 
 #include "half.hpp"
 #include "table.hpp"
-
-// The sections of a call do not overlap (module.cpp checks), which lets the plain loops be vectorised too.
-#if defined(__clang__)
-#define RELAY_EPS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define RELAY_EPS_INDEPENDENT _Pragma("GCC ivdep")
-#endif
 
 namespace relay_eps {
 namespace {
@@ -160,7 +154,7 @@ void fold(const FoldArrays& arrays, const FoldScalars& scalars, int64_t begin, i
   const FoldVectors c(scalars);
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
-  RELAY_EPS_INDEPENDENT
+  RELAY_EPS_LOOP_HINT
   for (; i < full; i += kLanes) {
     prefetch(m + i, v + i, g + i);
     fold_step<G, First>(m + i, v + i, g + i, c);
@@ -183,7 +177,7 @@ void apply(const ApplyArrays& arrays, const ApplyScalars& scalars, int64_t begin
   const ApplyVectors c(scalars);
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
-  RELAY_EPS_INDEPENDENT
+  RELAY_EPS_LOOP_HINT
   for (; i < full; i += kLanes) {
     prefetch(p + i, m + i, v + i);
     apply_step<W>(p + i, m + i, v + i, W == kNoWire ? nullptr : wire + i, c);
@@ -210,7 +204,7 @@ void fold_apply(const FoldApplyArrays& arrays, const FoldScalars& fold, const Ap
   const ApplyVectors a(apply);
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
-  RELAY_EPS_INDEPENDENT
+  RELAY_EPS_LOOP_HINT
   for (; i < full; i += kLanes) {
     prefetch(p + i, m + i, v + i, g + i);
     fold_apply_step<G, W, First>(p + i, m + i, v + i, g + i, W == kNoWire ? nullptr : wire + i, f, a);
@@ -232,7 +226,7 @@ void accumulate(float* total, const void* gradient, int64_t begin, int64_t end) 
   const auto* const g = static_cast<const ElementT<G>*>(gradient);
   int64_t i = begin;
   const int64_t full = begin + (end - begin) / kLanes * kLanes;
-  RELAY_EPS_INDEPENDENT
+  RELAY_EPS_LOOP_HINT
   for (; i < full; i += kLanes) {
     prefetch(total + i, g + i);
     accumulate_step<G>(total + i, g + i);
@@ -254,7 +248,7 @@ void convert(const void* source, void* out, int64_t begin, int64_t end) {
   } else {
     int64_t i = begin;
     const int64_t full = begin + (end - begin) / kLanes * kLanes;
-    RELAY_EPS_INDEPENDENT
+    RELAY_EPS_LOOP_HINT
     for (; i < full; i += kLanes) store<To>(to + i, load<From>(from + i));
     if (const int64_t rest = end - i; rest > 0) {
       const Tail<ElementT<From>> tail(from + i, rest);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#define RELAY_EPS_LOOP_HINT
+
 namespace relay_eps {
 namespace {
 

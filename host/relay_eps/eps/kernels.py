@@ -164,7 +164,7 @@ class KernelArithmetic:
 def _warn_of_plain() -> None:
     warnings.warn(
         "this CPU has none of the vector instructions that the kernels know (AVX2, AVX-512, NEON): "
-        "the EPS runs on plain code, several times slower, with the same bits",
+        "the EPS runs on plain code, slower (with fp16 several times), with the same bits",
         RuntimeWarning,
         stacklevel=3,
     )
