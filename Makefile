@@ -55,7 +55,7 @@ wheel: $(INSTALLED) ## Build the wheel, with and without kernels, and use it in 
 	done)
 
 bench: $(INSTALLED) ## Measure what docs/ claims: speed and memory against plain PyTorch
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 install: $(INSTALLED) ## Make .venv and install the package in it, editable
 
