@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,16 @@ def split(
         if n > 0
     ]
     return weighted, total
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """The micro-batches' outputs as one: tensors joined along their first dimension, of the rest the first one's."""
+    flat = [pytree.tree_leaves(out) for out in outputs]
+    leaves = [
+        torch.cat(parts) if isinstance(parts[0], torch.Tensor) and parts[0].dim() else parts[0]
+        for parts in zip(*flat, strict=True)
+    ]
+    return pytree.tree_unflatten(leaves, pytree.tree_structure(outputs[0]))
 
 
 def fp32(value: float) -> float:

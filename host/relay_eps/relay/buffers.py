@@ -31,15 +31,21 @@ class LayerBuffers:
 
     Which of them a training forward changes is learnt in the first step, and again whenever a module of the layer was
     switched between training and evaluation. Comparing values is the only sure way: batch norm's kernel moves its
-    statistics without marking the tensors as changed.
+    statistics without marking the tensors as changed. Where one buffer of a module changes, all of that module's are
+    watched: a running mean can stay what it was by chance, while inputs are zero.
+
+    ``owners`` is shared by all layers: a buffer can change in one of them only.
     """
 
-    def __init__(self, plan: LayerPlan) -> None:
+    def __init__(self, plan: LayerPlan, owners: dict[_Place, LayerBuffers]) -> None:
         self._layer = plan.name
+        self._owners = owners
         modules = {id(m): m for root in plan.modules for m in root.modules()}
         self._modules = tuple(modules.values())
         self._places = tuple(_Place(m, name) for m in self._modules for name in m._buffers)
+        self._modes: tuple[bool, ...] = ()
         self._learnt_for: tuple[bool, ...] | None = None
+        self._learning = True
         self._changing: set[_Place] = set()
         self._before: dict[int, dict[_Place, torch.Tensor]] = {}
         self._versions: dict[_Place, tuple[int, int]] = {}
@@ -55,10 +61,11 @@ class LayerBuffers:
 
     def start(self) -> None:
         """A step's first forward of this layer is about to run."""
-        modes = tuple(m.training for m in self._modules)
-        self._learning = self._learnt_for != modes
-        self._learnt_for = modes
+        self._modes = tuple(m.training for m in self._modules)
+        self._learning = self._learnt_for != self._modes
         if self._learning:
+            # Learnt once every micro-batch has been through: a step that fails before has seen too little.
+            self._learnt_for = None
             self._changing = set()
 
     def before_forward(self, micro: int) -> None:
@@ -68,11 +75,14 @@ class LayerBuffers:
         self._versions = {place: self._stamp(place) for place in self._places}
 
     def after_forward(self, micro: int, step: int) -> None:
-        """Note what the forward changed; raises RelayError for a buffer that had been constant until now."""
+        """Note what the forward changed; raises RelayError for a buffer that had been constant until now, and for one
+        that another layer changes too.
+        """
         before = self._before[micro]
         if self._learning:
-            changed = {place for place, value in before.items() if not _same(value, place.tensor())}
-            self._changing |= changed
+            modules = {place.module for place, value in before.items() if not _same(value, place.tensor())}
+            self._changing |= {place for place in before if place.module in modules}
+            self._claim(self._changing)
             # What did not change is dropped at once: the copies of a large constant mask live for one forward only.
             self._before[micro] = {p: t for p, t in before.items() if p in self._changing}
             return
@@ -81,12 +91,13 @@ class LayerBuffers:
             self._learnt_for = None
             raise RelayError(
                 f"layer {self._layer!r} changed its buffer {', '.join(sorted(p.name for p in late))} for the first "
-                f"time in step {step}, micro-batch {micro}; no weight was updated: run the step again, the buffer is "
-                "watched from now on"
+                f"time in step {step}, micro-batch {micro}; no weight was updated, but the buffer keeps that change: "
+                "run the step again, the buffer is watched from now on"
             )
 
     def end_forwards(self) -> None:
         """The layer's first forwards are done: what the buffers hold now is final."""
+        self._learnt_for = self._modes
         later: dict[_Place, torch.Tensor] = {}
         for micro in sorted(self._before, reverse=True):
             # A copy dropped while learning equals the next micro-batch's: nothing had changed in between.
@@ -110,9 +121,21 @@ class LayerBuffers:
 
     def restore(self) -> None:
         """The step does not count: back to the values from before it."""
-        first = self._before[min(self._before)] if self._before and not self._initial else {}
+        first: dict[_Place, torch.Tensor] = {}
+        for micro in sorted(self._before, reverse=True):
+            first.update(self._before[micro])
         self._put({**first, **self._initial})
         self.commit()
+
+    def _claim(self, places: set[_Place]) -> None:
+        for place in places:
+            owner = self._owners.setdefault(place, self)
+            if owner is not self:
+                raise RelayError(
+                    f"layers {owner._layer!r} and {self._layer!r} share a module whose buffer {place.name} changes in "
+                    "the forward: the relay visits them in another order than plain training does, so it cannot give "
+                    "the same values; make them one layer, or put that module in eval mode"
+                )
 
     def _put(self, values: dict[_Place, torch.Tensor]) -> None:
         with torch.no_grad():

@@ -77,8 +77,10 @@ def make_link(server: EagerParamServer, device: torch.device, model: ModelledLin
 def load_model(server: EagerParamServer, link: Link, plans: Sequence[LayerPlan]) -> None:
     """Move the weights into the server, an EPS layer at a time; the model's own storage is released as it goes.
 
-    If it fails, parameters get their values back and the layers made so far are removed.
+    If it fails, parameters get their values back and the layers made so far are removed. Raises RelayError, with
+    nothing touched, for a parameter without values.
     """
+    _refuse_meta(plans)
     made: list[EpsLayer] = []
     moved: list[EpsLayer] = []
     try:
@@ -96,6 +98,16 @@ def load_model(server: EagerParamServer, link: Link, plans: Sequence[LayerPlan])
         for eps in made:
             server.remove(eps.name)
         raise
+
+
+def _refuse_meta(plans: Sequence[LayerPlan]) -> None:
+    for eps in eps_layers(plans):
+        for spec, parameter in zip(eps.layout.tensors, eps.parameters, strict=True):
+            if parameter.is_meta:
+                raise RelayError(
+                    f"{spec.name} is on the meta device and has no values: make the model on the CPU, or call "
+                    "model.to_empty(device='cpu') and load weights into it first"
+                )
 
 
 def return_weights(server: EagerParamServer, plans: Sequence[LayerPlan], *, remove: bool) -> None:

@@ -150,12 +150,15 @@ class ExactCollector(Collector):
         self.largest.append((layer, list(total.largest)))
         at = 0
         for eps, got in zip(total.parts, present, strict=True):
-            views = total.views[at : at + len(eps.parameters)]
-            at += len(eps.parameters)
+            stop = at + len(eps.parameters)
+            # As torch does, only the gradients that are there: zeros among them would move the others' last bits.
+            parts = zip(eps.parameters, total.views[at:stop], total.filled[at:stop], strict=True)
+            there = [(p, view) for p, view, filled in parts if filled]
+            at = stop
             if got:
                 self.waiting.append(eps)
-                norms = torch._foreach_norm(views, 2.0)
-                self.norms.update({id(p): n for p, n in zip(eps.parameters, norms, strict=True)})
+                norms = torch._foreach_norm([view for _, view in there], 2.0)
+                self.norms.update({id(p): n for (p, _), n in zip(there, norms, strict=True)})
 
     def check_finite(self) -> None:
         """Raise NonFiniteGradient for the first layer, from the top, whose gradient is not finite."""

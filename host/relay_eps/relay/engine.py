@@ -12,24 +12,26 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from relay_eps.eps.contract import EagerParamServer
 from relay_eps.eps.formats import Format
 from relay_eps.eps.hyper import AdamHyper
-from relay_eps.errors import RelayEpsError, RelayError, TornStep
+from relay_eps.errors import RelayEpsError, RelayError
 from relay_eps.relay import build, memory, probe, state
-from relay_eps.relay.batch import Count, split
+from relay_eps.relay.batch import Count, joined, split
 from relay_eps.relay.buffers import LayerBuffers
 from relay_eps.relay.commit import AdamACollector, ExactCollector, Route
+from relay_eps.relay.deferred import Deferral
 from relay_eps.relay.gradients import BufferPool
 from relay_eps.relay.layers import EpsLayer, LayerPlan, RelayLayer, eps_layers, plan_layers
 from relay_eps.relay.optimizer import RelayOptimizer
 from relay_eps.relay.outbound import Outbound
 from relay_eps.relay.passes import LossFunction, Machine, TrainingPass, forward_only
+from relay_eps.relay.phase import Phase
 from relay_eps.relay.randomness import global_stream_kept
 from relay_eps.relay.scaling import LossScale
 from relay_eps.relay.slots import ModelledLink
+from relay_eps.relay.surroundings import step_surroundings, without_autocast_cache
 
 log = logging.getLogger("relay_eps")
 
@@ -108,8 +110,8 @@ class Relay:
         wire: str | Format | None = None,
         seed: int = 0,
     ) -> None:
-        self._deferred = max_grad_norm is not None or loss_scale is not None
-        build.check_choices(mode, stash, micro_batch, max_grad_norm, deferred=self._deferred)
+        self._deferral = Deferral(max_grad_norm, loss_scale, tuple(model.parameters()))
+        build.check_choices(mode, stash, micro_batch, max_grad_norm, deferred=self._deferral.active)
         self.model = model
         self.micro_batch = micro_batch
         self.mode = mode
@@ -118,10 +120,10 @@ class Relay:
         self.steps_done = 0
         self.steps_skipped = 0
         self.loss_scale = loss_scale
-        self._max_grad_norm = max_grad_norm
         self._device = build.resolve_device(device)
-        self._phase = "idle"
+        self._phase = Phase()
         self._settling = False
+        self._graph_checked = False
         self._told_no_gradient: set[str] = set()
         trainable = [p for p in model.parameters() if p.requires_grad]
         if params is None and not trainable:
@@ -142,14 +144,14 @@ class Relay:
                 f"the server's wire format is {server.capabilities.wire.value}, not {Format.parse(wire).value}"
             )
         probe.warn_if_slow(self._device, self.server.capabilities.wire)
-        self._order = tuple(model.parameters())
         self._link = build.make_link(self.server, self._device, link)
         self._outbound = Outbound(self._link)
         build.load_model(self.server, self._link, self.plans)
+        owners: dict[Any, LayerBuffers] = {}
         self._machine = Machine(
             self.plans,
             self._link,
-            tuple(LayerBuffers(plan) for plan in self.plans),
+            tuple(LayerBuffers(plan, owners) for plan in self.plans),
             stash == "host",
             seed,
         )
@@ -181,7 +183,7 @@ class Relay:
         Raises NonFiniteLoss and NonFiniteGradient; TornStep if an earlier failure left some layers updated and others
         not. Unless the step is torn, a failure leaves weights, moments and buffers as they were.
         """
-        self._be_idle("step")
+        self._phase.require_idle("step")
         micros, samples = split(inputs, targets, side, self.micro_batch, count)
         if not micros:
             log.warning("step %d was skipped: nothing in its mini-batch counts", self.steps_done)
@@ -189,13 +191,14 @@ class Relay:
             self.steps_skipped += 1
             return StepResult(0.0, self.steps_done - 1, True, None, 0, samples)
         hyper = self.optimizer.hyper()
-        self._phase, self._settling = "stepping", False
+        self._phase.begin_step()
+        self._settling = False
         self._outbound.reset()
         run = None
         try:
-            with global_stream_kept(self._device):
+            with step_surroundings(self._device):
                 run = TrainingPass(
-                    self._machine, micros, loss_fn, step=self.steps_done, loss_scale=self._scale_of_loss()
+                    self._machine, micros, loss_fn, step=self.steps_done, loss_scale=self._deferral.scale
                 )
                 norm, skipped = self._train(run, hyper, [m.index for m in micros])
                 return self._finish(run, samples, norm, skipped)
@@ -211,15 +214,10 @@ class Relay:
 
         Micro-batches' outputs are joined along the first dimension. The model's train or eval mode is left to you.
         """
-        self._be_idle("forward")
+        self._phase.require_idle("forward")
         micros, _ = split(inputs, None, side, self.micro_batch)
         with self._visiting():
-            outputs = [pytree.tree_flatten(out) for _, out in forward_only(self._machine, micros)]
-        joined = [
-            torch.cat(leaves) if isinstance(leaves[0], torch.Tensor) and leaves[0].dim() else leaves[0]
-            for leaves in zip(*(leaves for leaves, _ in outputs), strict=True)
-        ]
-        return pytree.tree_unflatten(joined, outputs[0][1])
+            return joined([out for _, out in forward_only(self._machine, micros)])
 
     def evaluate(
         self,
@@ -231,16 +229,17 @@ class Relay:
         count: Count = None,
     ) -> float:
         """The batch's mean loss, forward-only and in eval mode; weighted as `step` weights it. Trains nothing."""
-        self._be_idle("evaluate")
+        self._phase.require_idle("evaluate")
         micros, _ = split(inputs, targets, side, self.micro_batch, count)
         modes = {m: m.training for m in self.model.modules()}
         self.model.eval()
         try:
             with self._visiting(), torch.no_grad(), global_stream_kept(self._device):
-                return sum(
+                losses = [
                     m.weight * float(loss_fn(out, self._machine.place(m.targets)))
                     for m, out in forward_only(self._machine, micros)
-                )
+                ]
+                return sum(losses, 0.0)
         finally:
             for module, training in modes.items():
                 module.training = training
@@ -249,13 +248,15 @@ class Relay:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """fp32 master weights and buffers as copies on the CPU, under the model's own names."""
-        self._be_idle("state_dict")
+        self._phase.require_idle("state_dict")
         return state.state_dict(self.model, self.server, self.eps_layers)
 
     def load_state_dict(self, values: dict[str, torch.Tensor]) -> None:
         """Replace weights and buffers, at any time between steps; moments and t stay. RelayError on a mismatch."""
-        self._be_idle("load_state_dict", torn=True)
-        state.load_state_dict(self.model, self.server, self.eps_layers, values)
+        self._phase.require_idle("load_state_dict", torn=True)
+        state.check_state_dict(self.model, values)
+        with self._phase.whole("a state dict was loaded half"):
+            state.load_state_dict(self.model, self.server, self.eps_layers, values)
 
     def save(self, folder: str | Path, extra: dict[str, Any] | None = None) -> Path:
         """Write a checkpoint "step-…" into ``folder``, whole or not at all; ``extra`` is any JSON-able record.
@@ -263,7 +264,7 @@ class Relay:
         Everything that the next step depends on is in it: weights, moments, t, buffers, parameter groups, loss scale,
         seed and step. Raises TornStep, and CheckpointError with the old checkpoint intact.
         """
-        self._be_idle("save")
+        self._phase.require_idle("save")
         return state.save(self, Path(folder), extra or {})
 
     def load(self, folder: str | Path) -> dict[str, Any]:
@@ -271,9 +272,9 @@ class Relay:
 
         Everything is verified before anything is changed; a torn relay is sound again afterwards.
         """
-        self._be_idle("load", torn=True)
-        extra = state.load(self, Path(folder))
-        self._phase = "idle"
+        self._phase.require_idle("load", torn=True)
+        extra = state.load(self, Path(folder), lambda: self._phase.tear("a checkpoint was loaded half"))
+        self._phase.mend()
         return extra
 
     def use_seed(self, seed: int) -> None:
@@ -296,12 +297,12 @@ class Relay:
     @property
     def deferred(self) -> bool:
         """Whether updates wait for the end of the backward."""
-        return self._deferred
+        return self._deferral.active
 
     @property
     def torn(self) -> bool:
         """Whether a failure left some layers updated and others not."""
-        return self._phase == "torn"
+        return self._phase.torn
 
     @property
     def resident_bytes(self) -> int:
@@ -318,9 +319,9 @@ class Relay:
 
         Moments are gone with a server that the relay made: `save` first to go on later. Closing twice is harmless.
         """
-        if self._phase == "closed":
+        if self._phase.closed:
             return
-        self._phase = "closed"
+        self._phase.close()
         self._outbound.close()
         self._link.close()
         with suppress(RelayEpsError):
@@ -336,58 +337,25 @@ class Relay:
 
     # --- inside
 
-    def _be_idle(self, call: str, *, torn: bool = False) -> None:
-        if self._phase == "closed":
-            raise RelayError(f"{call} was called on a relay that is closed: make a new one from the model")
-        if self._phase == "stepping":
-            raise RelayError(f"{call} was called inside a step: call it between steps")
-        if self._phase == "torn" and not torn:
-            raise TornStep(
-                f"{call} is refused: the last step failed after some layers had been updated; load a checkpoint"
-            )
-
     def _train(self, run: TrainingPass, hyper: Sequence[AdamHyper], micros: Sequence[int]) -> tuple[float | None, bool]:
         """Forward, backward and update; returns the gradient's norm, where it is known, and whether it was skipped."""
         adama = self.mode == "adama"
         run.forward(with_last=adama)
         if adama:
-            run.backward(AdamACollector(self._route, hyper, micros), last_ran=True, check_graph=self.steps_done == 0)
+            run.backward(AdamACollector(self._route, hyper, micros), last_ran=True, check_graph=not self._graph_checked)
             self._outbound.drain()
             return None, False
-        collector = ExactCollector(self._route, hyper, micros, deferred=self._deferred)
-        run.backward(collector, last_ran=False, check_graph=self.steps_done == 0)
+        collector = ExactCollector(self._route, hyper, micros, deferred=self._deferral.active)
+        run.backward(collector, last_ran=False, check_graph=not self._graph_checked)
         self._outbound.drain()
-        if not self._deferred:
+        if not self._deferral.active:
             return None, False
-        norm, scale = self._decide(collector)
+        norm, scale = self._deferral.decide(collector)
         if scale is None:
             return norm, True
         self._settling = True
         collector.settle(scale)
         return norm, False
-
-    def _scale_of_loss(self) -> float:
-        return 1.0 if self.loss_scale is None else self.loss_scale.scale
-
-    def _decide(self, collector: ExactCollector) -> tuple[float | None, float | None]:
-        """Deferred commit: the gradient's norm, and the factor to fold with; no factor where the step is skipped."""
-        used = self._scale_of_loss()
-        if self.loss_scale is None or used == self.loss_scale.smallest:
-            collector.check_finite()
-        finite = collector.finite()
-        if self.loss_scale is not None:
-            self.loss_scale.update(finite=finite)
-        if not finite:
-            assert self.loss_scale is not None
-            if self.loss_scale.skipped_in_a_row == 1:
-                log.warning("gradients overflowed at loss scale %g: the step is skipped", used)
-            return None, None
-        if self._max_grad_norm is None or not collector.norms:
-            return None, 1.0 / used
-        norm = collector.total_norm(self._order) / used
-        # torch.nn.utils.clip_grad_norm_'s coefficient, operation by operation.
-        coefficient = torch.clamp(self._max_grad_norm / (norm + 1e-6), max=1.0)
-        return float(norm), float(coefficient) / used
 
     def _finish(self, run: TrainingPass, samples: int, norm: float | None, skipped: bool) -> StepResult:
         for buffers in self._machine.buffers:
@@ -395,6 +363,7 @@ class Relay:
                 buffers.restore()
             else:
                 buffers.commit()
+        self._graph_checked = True
         step = self.steps_done
         self.steps_done += 1
         if skipped:
@@ -402,12 +371,15 @@ class Relay:
         else:
             self.optimizer.count_step()
         inputs, sides = run.gradients_of_inputs()
-        self._phase = "idle"
+        self._phase.end_step()
         return StepResult(run.mean_loss(), step, skipped, norm, len(run.losses), samples, inputs, sides)
 
     def _give_up(self, error: BaseException) -> None:
+        # Until it is known better, as when a second Ctrl-C comes here.
+        self._phase.tear("the last step failed after some layers had been updated")
+        self._phase.end_step()
         sent = self._outbound.halt()
-        torn = self._settling or (sent and not self._deferred)
+        torn = self._settling or (sent and not self._deferral.active)
         self._link.abort()
         self._route.pool.reclaim()
         for buffers in self._machine.buffers:
@@ -415,14 +387,16 @@ class Relay:
                 buffers.commit()
             else:
                 buffers.restore()
-        self._phase = "torn" if torn else "idle"
-        if torn and hasattr(error, "add_note"):
+        if not torn:
+            self._phase.mend()
+        elif hasattr(error, "add_note"):
             error.add_note("The step is torn: some layers were updated, others not. Load a checkpoint to go on.")
 
     @contextmanager
     def _visiting(self) -> Iterator[None]:
         try:
-            yield
+            with without_autocast_cache():
+                yield
         except BaseException:
             self._link.abort()
             raise

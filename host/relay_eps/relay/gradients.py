@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from relay_eps.errors import RelayError
 from relay_eps.relay.layers import EpsLayer
 from relay_eps.relay.link import tensor_views
 
@@ -84,9 +85,10 @@ class GradientSum:
         self.parts = tuple(parts)
         self.dtype = dtype
         self.views = buffer.views(parts, dtype)
-        self._filled = [False] * len(self.views)
-        #: After each gradient that was added: its micro-batch, and the sum's largest magnitude, which is not finite once
-        #: a gradient or the sum itself is not.
+        #: For each view, whether it got a gradient.
+        self.filled = [False] * len(self.views)
+        #: After each gradient that was added: its micro-batch, and the sum's largest magnitude, which is not finite
+        #: once a gradient or the sum itself is not.
         self.largest: list[tuple[int, torch.Tensor]] = []
 
     @property
@@ -96,30 +98,34 @@ class GradientSum:
     @property
     def empty(self) -> bool:
         """Whether no tensor got any gradient."""
-        return not any(self._filled)
+        return not any(self.filled)
 
     def add(self, micro: int, gradients: Sequence[torch.Tensor | None]) -> None:
         """Add a micro-batch's gradients, one for each parameter of the parts, or None where it got none."""
         given = [(i, g) for i, g in enumerate(gradients) if g is not None]
         if not given:
             return
-        first = [(self.views[i], g) for i, g in given if not self._filled[i]]
-        later = [(self.views[i], g) for i, g in given if self._filled[i]]
+        if any(g.layout is not torch.strided for _, g in given):
+            names = [s.name for e in self.parts for s in e.layout.tensors]
+            sparse = next(names[i] for i, g in given if g.layout is not torch.strided)
+            raise RelayError(f"the gradient of {sparse} is sparse, which the server cannot take: use sparse=False")
+        first = [(self.views[i], g) for i, g in given if not self.filled[i]]
+        later = [(self.views[i], g) for i, g in given if self.filled[i]]
         for i, _ in given:
-            self._filled[i] = True
+            self.filled[i] = True
         if first:
             torch._foreach_copy_([v for v, _ in first], [g for _, g in first])
         if later:
             torch._foreach_add_([v for v, _ in later], [g for _, g in later])
         # Between the tensors the memory is zero; in one that has got nothing yet it is not.
-        full = all(self._filled)
+        full = all(self.filled)
         self.largest.append((micro, _largest([self.flat] if full else [self.views[i] for i, _ in given])))
 
     def finish(self) -> list[str]:
         """Zero the tensors that got no gradient while others did; returns their names."""
         missing, names, index = [], [], 0
         for eps in self.parts:
-            filled = self._filled[index : index + len(eps.parameters)]
+            filled = self.filled[index : index + len(eps.parameters)]
             for offset, (spec, full) in enumerate(zip(eps.layout.tensors, filled, strict=True)):
                 if not full:
                     missing.append(self.views[index + offset])
@@ -133,7 +139,7 @@ class GradientSum:
         """For each part, whether any of its tensors got a gradient."""
         got, index = [], 0
         for eps in self.parts:
-            got.append(any(self._filled[index : index + len(eps.parameters)]))
+            got.append(any(self.filled[index : index + len(eps.parameters)]))
             index += len(eps.parameters)
         return got
 

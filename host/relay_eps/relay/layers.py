@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from relay_eps.eps.layout import LayerLayout, TensorSpec
@@ -125,11 +126,13 @@ def plan_layers(
     """The relay layers of ``model``, bottom first, with every parameter of the model in exactly one EPS layer.
 
     ``groups`` are the optimizer's parameter groups. Raises RelayError where the layers cannot be found, where a
-    parameter of the model is in no layer, where a trainable one is in no group, and where nothing is trainable.
+    parameter of the model is in no layer or cannot be kept as fp32, where a trainable one is in no group, and where
+    nothing is trainable.
     """
     named = [_resolve(model, entry, index) for index, entry in enumerate(_entries(model, layers))]
     if not named:
         raise RelayError("the model has no layers: give them as layers=[...]")
+    _check_kinds(model)
     names = {id(p): n for n, p in model.named_parameters()}
     group_of = {id(p): g for g, group in enumerate(groups) for p in group}
     users = _users(named, names)
@@ -144,6 +147,17 @@ def plan_layers(
 def eps_layers(plans: Sequence[LayerPlan]) -> tuple[EpsLayer, ...]:
     """Every EPS layer once, in the order of its lowest user."""
     return tuple(e for plan in plans for e in plan.eps if e.users[0] == plan.index)
+
+
+def _check_kinds(model: nn.Module) -> None:
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise RelayError(f"{name} has no shape yet: run one forward of the model first")
+        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise RelayError(
+                f"{name} is {p.dtype}, and the server keeps fp32 weights: convert it with .float(), or make what is "
+                "not trained a buffer"
+            )
 
 
 def _entries(

@@ -31,8 +31,16 @@ class RelayOptimizer(torch.optim.Optimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "v_scale": v_scale}
         self._in_relay_step = False
+        self._complete = False
         super().__init__(params, defaults)
+        self._complete = True
         self.hyper()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group while the optimizer is made; raises RelayError later, when the server's layers are made."""
+        if self._complete:
+            raise RelayError("the parameter groups are fixed once the relay is made: give them all as params=[...]")
+        super().add_param_group(param_group)
 
     def hyper(self) -> tuple[AdamHyper, ...]:
         """The groups' hyper-parameters as they are now; raises ContractError for values outside the contract."""

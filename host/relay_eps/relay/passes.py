@@ -7,6 +7,7 @@ gradients of weights and inputs (arXiv 2002.05645). Plain gradient accumulation 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from relay_eps.relay.buffers import LayerBuffers
 from relay_eps.relay.commit import Collector
 from relay_eps.relay.graph import check_declared
 from relay_eps.relay.layers import LayerPlan
+from relay_eps.relay.leaves import as_inputs, own_memory, required, versions, wants_gradient
 from relay_eps.relay.link import Link
 from relay_eps.relay.randomness import seed_generators
 from relay_eps.relay.stash import Stash
@@ -77,11 +79,18 @@ def forward_only(machine: Machine, micros: Sequence[MicroBatch]) -> Iterator[tup
             for m in micros:
                 tree = pytree.tree_unflatten(stash.pop(m.index), carried[m.index])
                 out, made = plan.run(tree, sides[m.index])
-                sides[m.index].update(made)
-                leaves, carried[m.index] = pytree.tree_flatten(out)
+                for name, value in made.items():
+                    sides[m.index][name] = _kept(plan, value)
+                leaves, carried[m.index] = pytree.tree_flatten(_kept(plan, out))
                 stash.put(m.index, leaves)
     for m in micros:
         yield m, pytree.tree_unflatten(stash.pop(m.index), carried[m.index])
+
+
+def _kept(plan: LayerPlan, made: Any) -> Any:
+    """What a layer made, fit to be kept when its weights are gone."""
+    leaves, spec = pytree.tree_flatten(made)
+    return pytree.tree_unflatten(own_memory(plan, leaves), spec)
 
 
 class TrainingPass:
@@ -112,11 +121,11 @@ class TrainingPass:
     # --- what the batch brings
 
     def _take_batch(self, m: MicroBatch) -> None:
-        self._keep(("in", 0, m.index), self._machine.place(m.inputs), wanted=_require(m.inputs))
+        self._keep(("in", 0, m.index), self._machine.place(m.inputs), wanted=required(m.inputs))
         for name, value in m.side.items():
             if name in self._makers:
                 raise RelayError(f"the side input {name!r} is made by layer {self._plans[self._makers[name]].name!r}")
-            self._keep(("side", name, m.index), self._machine.place(value), wanted=_require(value))
+            self._keep(("side", name, m.index), self._machine.place(value), wanted=required(value))
 
     def _lowest_backward(self) -> int:
         """The lowest layer that needs a backward: it has trainable weights, or an input with a gradient."""
@@ -153,23 +162,22 @@ class TrainingPass:
         for m in self._micros:
             key = ("in", plan.index, m.index)
             leaves = self._stash.get(key)
-            versions = _versions(leaves)
+            side = {n: self._tree(("side", n, m.index)) for n in self._side_names(plan, m)}
+            # An offloaded input is a copy for this run only; one that no recompute needs may change.
+            precious = leaves if not self._machine.stash_on_host and plan.index >= self._source else []
+            before = versions(precious), versions(pytree.tree_leaves(side))
             buffers.before_forward(m.index)
             self._seed(plan, m)
-            side = {n: self._tree(("side", n, m.index)) for n in self._side_names(plan, m)}
             out, made = plan.run(pytree.tree_unflatten(leaves, self._specs[key]), side)
             buffers.after_forward(m.index, self._step)
-            if not self._machine.stash_on_host and _versions(leaves) != versions:
-                raise RelayError(
-                    f"layer {plan.name!r} changed its input in place, which its recompute needs again: use the "
-                    "out-of-place form (inplace=False), or make it one layer with the one below"
-                )
+            if (versions(precious), versions(pytree.tree_leaves(side))) != before:
+                raise _changed_in_place(plan)
             if plan is self._plans[-1]:
                 self.losses.append(self._loss(plan, out, m).detach())
             else:
-                self._keep(("in", plan.index + 1, m.index), out)
+                self._keep(("in", plan.index + 1, m.index), _kept(plan, out))
             for name, value in made.items():
-                self._keep(("side", name, m.index), value)
+                self._keep(("side", name, m.index), _kept(plan, value))
             if plan.index < self._source:
                 self._stash.drop(key)
         buffers.end_forwards()
@@ -230,21 +238,30 @@ class TrainingPass:
     ) -> None:
         buffers = self._machine.buffers[plan.index]
         key = ("in", plan.index, m.index)
-        leaves = _as_leaves(self._stash.pop(key), self._wants(plan.index, key))
-        side, side_leaves, roots, upstream = self._open_side(plan, m)
+        leaves = as_inputs(self._stash.pop(key), self._wants(plan.index, key))
+        with torch.enable_grad():
+            side, side_leaves, roots, upstream = self._open_side(plan, m)
+        before = versions(pytree.tree_leaves(side))
         if fresh:
             buffers.before_forward(m.index)
         else:
             buffers.before_recompute(m.index)
         self._seed(plan, m)
-        with torch.enable_grad():
+        with torch.enable_grad(), _inputs_unchanged(plan):
             out, made = plan.run(pytree.tree_unflatten(leaves, self._specs[key]), side)
             if plan is self._plans[-1]:
                 loss = self._loss(plan, out, m)
         if fresh:
             buffers.after_forward(m.index, self._step)
+            if versions(pytree.tree_leaves(side)) != before:
+                raise _changed_in_place(plan)
             self.losses.append(loss.detach())
         if plan is self._plans[-1]:
+            if not loss.requires_grad:
+                raise RelayError(
+                    f"the loss of micro-batch {m.index} does not depend on any weight: was it detached, or worked out "
+                    "under no_grad?"
+                )
             above: list[tuple[Any, Any]] = [(loss, torch.full_like(loss, m.weight * self._loss_scale))]
         else:
             above = list(zip(pytree.tree_leaves(out), self._stash.pop(("grad", plan.index + 1, m.index)), strict=True))
@@ -268,17 +285,17 @@ class TrainingPass:
         upstream: list[torch.Tensor],
     ) -> None:
         flat_side = [leaf for values in side_leaves.values() for leaf in values]
-        wanted = [*plan.trained, *(t for t in (*leaves, *flat_side) if _needs(t))]
+        wanted = [*plan.trained, *(t for t in (*leaves, *flat_side) if wants_gradient(t))]
         taken: Sequence[torch.Tensor | None] = [None] * len(wanted)
         if roots:
             taken = torch.autograd.grad(roots, wanted, upstream, allow_unused=True)
         found = iter(taken)
         weights = [next(found) for _ in plan.trained]
-        boundary = [next(found) if _needs(t) else None for t in leaves]
-        if plan.index > self._source or any(_needs(t) for t in leaves):
+        boundary = [next(found) if wants_gradient(t) else None for t in leaves]
+        if plan.index > self._source or any(wants_gradient(t) for t in leaves):
             self._stash.put(("grad", plan.index, m.index), boundary)
         for name, values in side_leaves.items():
-            self._stash.put(("side-grad", name, m.index), [next(found) if _needs(t) else None for t in values])
+            self._stash.put(("side-grad", name, m.index), [next(found) if wants_gradient(t) else None for t in values])
         collector.add(plan, m.index, weights)
 
     def _wants(self, layer: int, key: Any) -> list[bool] | bool:
@@ -297,8 +314,8 @@ class TrainingPass:
             key = ("side", name, m.index)
             made_at = self._makers.get(name)
             wants = self._wanted[key] if made_at is None else made_at >= self._source
-            leaves = _as_leaves(self._stash.get(key), wants)
-            views = [leaf.view_as(leaf) if _needs(leaf) else leaf for leaf in leaves]
+            leaves = as_inputs(self._stash.get(key), wants)
+            views = [leaf.view_as(leaf) if wants_gradient(leaf) else leaf for leaf in leaves]
             so_far = self._stash.pop(("side-grad", *key[1:])) if self._stash.has(("side-grad", *key[1:])) else ()
             for view, gradient in zip(views, so_far, strict=False):
                 if gradient is not None:
@@ -331,27 +348,28 @@ class TrainingPass:
             return None
         gradients = {index: (*gradient, index) for index in values}
         return {
-            index: pytree.tree_unflatten(self._stash.get(key), self._specs[values[index]])
+            index: pytree.tree_unflatten(self._unscaled(self._stash.get(key)), self._specs[values[index]])
             for index, key in gradients.items()
             if self._stash.has(key)
         }
 
-
-def _require(tree: Any) -> list[bool]:
-    return [isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(tree)]
-
-
-def _needs(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    def _unscaled(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        return [None if g is None else g / self._loss_scale for g in gradients]
 
 
-def _as_leaves(values: Sequence[Any], wanted: Sequence[bool] | bool) -> list[Any]:
-    flags = [wanted] * len(values) if isinstance(wanted, bool) else wanted
-    return [
-        value.detach().requires_grad_(flag and value.is_floating_point()) if isinstance(value, torch.Tensor) else value
-        for value, flag in zip(values, flags, strict=True)
-    ]
+def _changed_in_place(plan: LayerPlan) -> RelayError:
+    return RelayError(
+        f"layer {plan.name!r} changed an input in place, which is needed again: use the out-of-place form "
+        "(inplace=False), or make it one layer with the one below"
+    )
 
 
-def _versions(leaves: Sequence[Any]) -> list[int]:
-    return [leaf._version for leaf in leaves if isinstance(leaf, torch.Tensor)]
+@contextmanager
+def _inputs_unchanged(plan: LayerPlan) -> Iterator[None]:
+    """torch refuses an in-place change of a leaf; say it in the relay's terms."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "leaf Variable" in str(error) and "in-place" in str(error):
+            raise _changed_in_place(plan) from error
+        raise

@@ -21,6 +21,7 @@ def slowdown(fmt: Format) -> float:
     return _best_time(TORCH_DTYPES[fmt]) / _best_time(torch.float32)
 
 
+@lru_cache
 def warn_if_slow(device: torch.device, wire: Format) -> None:
     """Say so once where the user asks a CPU to compute in a format that it has no instructions for."""
     if device.type != "cpu" or wire is Format.FP32:

@@ -17,8 +17,8 @@ _MASK = (1 << 64) - 1
 
 def key(seed: int, step: int, layer: int, micro: int) -> int:
     """A 63-bit generator seed for one (step, layer, micro-batch): the splitmix64 finaliser over the four counters."""
-    state = seed & _MASK
-    for counter in (step, layer, micro):
+    state = 0
+    for counter in (seed, step, layer, micro):
         state = _mix((state + 0x9E3779B97F4A7C15 + counter) & _MASK)
     return state >> 1
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import frexp
+
+from relay_eps.errors import ContractError
 
 
 @dataclass
@@ -11,7 +13,7 @@ class LossScale:
     """A power of two that halves when gradients overflow and doubles after ``growth_interval`` good steps.
 
     Powers of two make scaling and unscaling exact but for overflow and underflow. The scale stays between ``smallest``
-    and ``largest``; the counters say how often steps were skipped.
+    and ``largest``; the counters say how often steps were skipped. Raises ContractError for other values.
     """
 
     scale: float = 2.0**16
@@ -27,8 +29,10 @@ class LossScale:
     def __post_init__(self) -> None:
         for name in ("scale", "smallest", "largest"):
             value = getattr(self, name)
-            if value <= 0 or value != 2.0 ** round(log2(value)):
-                raise ValueError(f"{name} must be a power of two, not {value}")
+            if not value > 0 or frexp(value)[0] != 0.5:
+                raise ContractError(f"{name} must be a power of two, not {value}")
+        if not self.smallest <= self.scale <= self.largest:
+            raise ContractError(f"scale must lie between {self.smallest:g} and {self.largest:g}, not at {self.scale:g}")
 
     def update(self, *, finite: bool) -> None:
         """Count a step, and move the scale."""
@@ -41,9 +45,3 @@ class LossScale:
         self.skipped += 1
         self.skipped_in_a_row += 1
         self.scale, self.good = max(self.scale / 2, self.smallest), 0
-
-
-def _log2(value: float) -> float:
-    from math import log2
-
-    return log2(value)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from relay_eps.eps.contract import EagerParamServer
+from relay_eps.errors import ContractError
 from relay_eps.relay.layers import LayerPlan
 from relay_eps.relay.link import HostGradient, Link, tensor_views, to_numpy, unbind
 from relay_eps.relay.memory import on_host
@@ -141,7 +142,7 @@ class ModelledLink:
 
     def __post_init__(self) -> None:
         if not self.bytes_per_second > 0 or self.jitter < 0:
-            raise ValueError("a modelled link needs a speed above 0 and a jitter of at least 0")
+            raise ContractError("a modelled link needs a speed above 0 and a jitter of at least 0")
 
 
 class MemoryLink(SlotLink):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,9 @@ def state_dict(model: nn.Module, server: EagerParamServer, layers: Sequence[EpsL
     return values
 
 
-def load_state_dict(
-    model: nn.Module, server: EagerParamServer, layers: Sequence[EpsLayer], values: dict[str, torch.Tensor]
-) -> None:
-    """Replace weights and buffers; raises RelayError, before anything is changed, where names or shapes differ."""
-    buffers = dict(persistent_buffers(model))
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    expected = {**parameters, **buffers}
+def check_state_dict(model: nn.Module, values: dict[str, torch.Tensor]) -> None:
+    """Raise RelayError where names or shapes differ from the model's."""
+    expected = {**dict(model.named_parameters(remove_duplicate=False)), **dict(persistent_buffers(model))}
     problems = [f"{name} is missing" for name in expected if name not in values]
     problems += [f"{name} is not in the model" for name in values if name not in expected]
     problems += [
@@ -52,6 +48,14 @@ def load_state_dict(
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise RelayError(f"the weights do not fit the model: {'; '.join(problems[:4])}{more}")
+
+
+def load_state_dict(
+    model: nn.Module, server: EagerParamServer, layers: Sequence[EpsLayer], values: dict[str, torch.Tensor]
+) -> None:
+    """Replace weights and buffers by values that `check_state_dict` has passed."""
+    buffers = dict(persistent_buffers(model))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     by_parameter = {id(p): values[name] for name, p in parameters.items()}
     for eps in layers:
         flat = np.zeros(eps.layout.size, dtype=np.float32)
@@ -91,9 +95,17 @@ def save(relay: Relay, folder: Path, extra: dict[str, Any]) -> Path:
     return checkpoint.save(folder, relay.server, Checkpoint(relay.steps_done, record, arrays))
 
 
-def load(relay: Relay, folder: Path) -> dict[str, Any]:
-    """Load a checkpoint into a relay of the same model; returns the caller's extra record."""
-    found = checkpoint.load(folder, relay.server, lambda checked: _check(relay, checked))
+def load(relay: Relay, folder: Path, begin: Callable[[], None]) -> dict[str, Any]:
+    """Load a checkpoint into a relay of the same model; returns the caller's extra record.
+
+    ``begin`` is called when everything has been verified and nothing has been changed yet.
+    """
+
+    def accept(checked: Checkpoint) -> None:
+        _check(relay, checked)
+        begin()
+
+    found = checkpoint.load(folder, relay.server, accept)
     record = found.record
     with torch.no_grad():
         for name, buffer in persistent_buffers(relay.model):
