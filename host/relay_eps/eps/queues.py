@@ -62,10 +62,8 @@ class QueuedTicket(Ticket[T]):
 class LeaseTicket(QueuedTicket[Lease]):
     """The ticket of a lease. Thrown away before the lease was taken, as by Ctrl-C in `result`, it gives it back."""
 
-    def __init__(self) -> None:
-        #: The lease, from its granting until somebody takes it.
-        self.granted: Lease | None = None
-        super().__init__()
+    #: The lease, from its granting until somebody takes it. On the class, for the destructor of a half-made ticket.
+    granted: Lease | None = None
 
     def result(self, timeout: float | None = None) -> Lease:
         lease = super().result(timeout)
