@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay_eps.checkpoint import disk, newest, writer
+from relay_eps.checkpoint import newest, writer
 from relay_eps.eps import HostEPS
 from relay_eps.eps.kernels import KernelArithmetic
 from relay_eps.relay import Relay
@@ -43,9 +43,9 @@ POINTS: dict[str, tuple[Any, str]] = {
     "accumulate": (HostEPS, "accumulate"),
     "fold kernel": (KernelArithmetic, "fold"),
     "fold-and-apply kernel": (KernelArithmetic, "fold_apply"),
-    "file write": (disk.HashedFile, "write"),
-    "file sync": (disk.HashedFile, "finish"),
-    "folder sync": (writer, "sync_folder"),
+    "tensors": (writer, "save_file"),
+    "manifest": (Path, "write_bytes"),
+    "sync": (writer, "sync"),
     "rename": (writer, "move"),
     "removal": (writer, "discard"),
     "removal of a file": (os, "unlink"),

@@ -10,58 +10,31 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from relay_eps.checkpoint.names import REMOVING
 from relay_eps.errors import CheckpointError
 
-#: Bytes written, read and hashed at a time: small enough to stay in the processor's cache between the two uses.
+#: Bytes read and hashed at a time.
 CHUNK = 1 << 20
 
 
-class HashedFile:
-    """A new file whose SHA-256 sum is taken as it is written; a context manager that closes it in any case.
-
-    Raises FileExistsError where the file exists, and OSError as the disk has it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "xb")  # noqa: SIM115 (closed by __exit__)
-        self._digest = hashlib.sha256()
-
-    def write(self, data: bytes | NDArray[Any]) -> None:
-        """Append bytes, or the memory of a contiguous array."""
-        octets = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
-        for start in range(0, octets.size, CHUNK):
-            chunk = octets[start : start + CHUNK].data
-            self._digest.update(chunk)
-            self._file.write(chunk)
-
-    def finish(self) -> str:
-        """Bring everything to the disk; returns the SHA-256 sum in hexadecimal."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._digest.hexdigest()
-
-    def __enter__(self) -> HashedFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._file.close()
+def sha256(path: Path) -> str:
+    """The SHA-256 sum of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as source:
+        while chunk := source.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring the names in ``folder`` to the disk (a file's own fsync does not)."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file's contents, or the names in a folder, to the disk (a file's sync does not bring its name)."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
         # Some network file systems have no fsync for folders; there is nothing better to do on them.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
             raise
     finally:
         os.close(handle)
@@ -77,7 +50,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-    sync_folder(folder.parent)
+    sync(folder.parent)
 
 
 def move(source: Path, target: Path) -> None:

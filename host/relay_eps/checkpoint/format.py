@@ -1,17 +1,10 @@
-"""What a checkpoint consists of: safetensors files, and a manifest that describes every byte of them.
-
-The files follow the safetensors layout (8 bytes of header length, a JSON header, the tensors without holes) and any
-safetensors library reads them. They are written and read here by hand, because that streams a section at a time, hashes
-in the same pass, and meets a full disk as an OSError.
-"""
+"""What a checkpoint consists of: safetensors files, and a manifest that says what is in each and what its sum is."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,24 +14,23 @@ from numpy.typing import NDArray
 
 from relay_eps.checkpoint import record as records
 from relay_eps.eps.contract import EagerParamServer
-from relay_eps.eps.formats import Format
 from relay_eps.eps.layout import LayerLayout, Section
 from relay_eps.errors import CheckpointError
 
 #: Raised by one with every change that an older reader would misunderstand.
 VERSION = 1
 BUFFERS = "buffers.safetensors"
+#: The entry of a file's own metadata that repeats, as JSON, what the manifest says of it.
+METADATA = "relay_eps"
 
 _NAME = "relay-eps checkpoint"
-#: safetensors' names of the formats that sections are stored in.
-SECTION_DTYPES = {Format.FP32: "F32", Format.BF16: "BF16", Format.FP16: "F16"}
-#: safetensors' names of numpy's dtypes, little-endian as in the files. BF16 is carried by uint16.
-CARRIERS = {
-    **{name: np.dtype(code) for name, code in [("BOOL", "?"), ("F16", "<f2"), ("F32", "<f4"), ("F64", "<f8")]},
-    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
-    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
-    "BF16": np.dtype("<u2"),
+#: safetensors' names of the dtypes that files hold. bf16 is carried, and stored, as uint16.
+DTYPES = {
+    **{np.dtype(code): name for code, name in [("?", "BOOL"), ("<f2", "F16"), ("<f4", "F32"), ("<f8", "F64")]},
+    **{np.dtype(f"<i{size}"): f"I{8 * size}" for size in (1, 2, 4, 8)},
+    **{np.dtype(f"<u{size}"): f"U{8 * size}" for size in (1, 2, 4, 8)},
 }
+_ITEMSIZES = {name: dtype.itemsize for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -62,41 +54,18 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        return prod(self.shape) * CARRIERS[self.dtype].itemsize
+        return prod(self.shape) * _ITEMSIZES[self.dtype]
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A safetensors file of a checkpoint; ``sha256`` is empty until it has been written."""
+    """A safetensors file of a checkpoint; ``size`` in bytes and ``sha256`` are known when it has been written."""
 
     name: str
     metadata: dict[str, str]
     tensors: tuple[StoredTensor, ...]
+    size: int = 0
     sha256: str = ""
-
-    @cached_property
-    def header(self) -> bytes:
-        """The bytes before the tensors' data."""
-        fields: dict[str, Any] = {"__metadata__": self.metadata}
-        stop = 0
-        for tensor in self.tensors:
-            start, stop = stop, stop + tensor.nbytes
-            fields[tensor.key] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, stop]}
-        text = _compact(fields).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
-
-    def places(self) -> Iterator[tuple[StoredTensor, int]]:
-        """The tensors, each with the byte of the file where its data start."""
-        start = len(self.header)
-        for tensor in self.tensors:
-            yield tensor, start
-            start += tensor.nbytes
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole file."""
-        return len(self.header) + sum(t.nbytes for t in self.tensors)
 
     @property
     def layer(self) -> str | None:
@@ -122,7 +91,7 @@ class Manifest:
         content = {
             "step": self.step,
             "record": records.encode(self.record),
-            "files": [{**asdict(file), "size": file.size} for file in self.files],
+            "files": [asdict(file) for file in self.files],
         }
         outer = {"format": _NAME, "version": VERSION, "sha256": _digest(content), "content": content}
         return (json.dumps(outer, indent=1) + "\n").encode()
@@ -147,9 +116,9 @@ def sections(layout: LayerLayout) -> tuple[Section, ...]:
     return (Section.P, Section.M, Section.V) if layout.trainable else (Section.P,)
 
 
-def section_format(server: EagerParamServer, section: Section) -> Format:
-    """The format that the server stores a section in."""
-    return next(t.format for t in server.capabilities.sections if t.section is section)
+def section_carrier(server: EagerParamServer, section: Section) -> np.dtype[Any]:
+    """The dtype of the arrays in which the server gives and takes a section."""
+    return next(t.format.carrier for t in server.capabilities.sections if t.section is section)
 
 
 def _parse(outer: Any, path: Path) -> Manifest:
@@ -168,15 +137,11 @@ def _parse(outer: Any, path: Path) -> Manifest:
 
 def _parse_file(fields: dict[str, Any]) -> StoredFile:
     tensors = tuple(StoredTensor(t["key"], t["dtype"], tuple(t["shape"])) for t in fields["tensors"])
-    file = StoredFile(fields["name"], fields["metadata"], tensors, fields["sha256"])
-    if file.size != fields["size"] or file.name != Path(file.name).name:
-        raise ValueError(f"the entry of {file.name} contradicts itself")
+    file = StoredFile(fields["name"], fields["metadata"], tensors, fields["size"], fields["sha256"])
+    if file.name != Path(file.name).name:
+        raise ValueError(f"{file.name} is not in the checkpoint's folder")
     return file
 
 
 def _digest(content: Any) -> str:
-    return hashlib.sha256(_compact(content).encode()).hexdigest()
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

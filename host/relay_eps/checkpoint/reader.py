@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
-from relay_eps.checkpoint.disk import CHUNK
+from relay_eps.checkpoint.disk import sha256
 from relay_eps.checkpoint.format import (
-    CARRIERS,
-    SECTION_DTYPES,
+    DTYPES,
     Checkpoint,
     Manifest,
     StoredFile,
     StoredTensor,
     damaged,
     read_manifest,
-    section_format,
+    section_carrier,
     sections,
 )
 from relay_eps.checkpoint.names import MANIFEST, is_complete, is_step, newest
@@ -36,11 +37,10 @@ _LISTED = 3
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor's section lies: in which file, from which byte."""
+    """Where a tensor's section lies."""
 
     file: StoredFile
     tensor: StoredTensor
-    start: int
 
 
 def inspect(folder: Path) -> Checkpoint:
@@ -127,9 +127,9 @@ def _places(path: Path, manifest: Manifest) -> dict[tuple[str, Section], _Place]
     for file in manifest.files:
         if file.layer is None:
             continue
-        for tensor, start in file.places():
+        for tensor in file.tensors:
             name, _, section = tensor.key.rpartition("/")
-            places[name, Section(section)] = _Place(file, tensor, start)
+            places[name, Section(section)] = _Place(file, tensor)
     return places
 
 
@@ -159,7 +159,7 @@ def _match(path: Path, places: dict[tuple[str, Section], _Place], server: EagerP
             f"{name}/{section.value}"
             for section in sections(layout)
             if (name, section) in places
-            and places[name, section].tensor.dtype != SECTION_DTYPES[section_format(server, section)]
+            and places[name, section].tensor.dtype != DTYPES[section_carrier(server, section)]
         ]
     problems += [
         _listed("other shapes:", shapes),
@@ -202,35 +202,30 @@ def _verify(path: Path, file: StoredFile) -> None:
         raise CheckpointError(f"{where} is missing; restore the checkpoint from a copy, or load another one") from None
     if size != file.size:
         raise damaged(where, f"it has {size:,} bytes instead of {file.size:,}")
-    digest = hashlib.sha256()
-    negative = None
-    with open(where, "rb") as source:
-        header = source.read(len(file.header))
-        digest.update(header)
-        for tensor in file.tensors:
-            for chunk in _chunks(source, tensor.nbytes):
-                digest.update(chunk)
-                if file.layer is not None and tensor.key.endswith("/v") and _any_sign(chunk, tensor):
-                    negative = tensor.key
-    if digest.hexdigest() != file.sha256:
+    if sha256(where) != file.sha256:
         raise damaged(where, "its contents do not match its checksum")
-    if header != file.header or negative:
-        raise damaged(where, f"{negative} has negative elements" if negative else "its header contradicts the manifest")
+    with _opened(where) as stored:
+        for tensor in file.tensors:
+            found = stored.get_slice(tensor.key)
+            if (found.get_dtype(), tuple(found.get_shape())) != (tensor.dtype, tensor.shape):
+                raise damaged(where, f"its {tensor.key} is not what the manifest says")
+            if file.layer is not None and tensor.key.endswith("/v") and _any_sign(stored.get_tensor(tensor.key)):
+                raise damaged(where, f"{tensor.key} has negative elements")
 
 
-def _chunks(source: BinaryIO, size: int) -> Iterator[bytes]:
-    """``size`` bytes of a file, or as many as there are, a chunk at a time."""
-    while size > 0:
-        chunk = source.read(min(CHUNK, size))
-        if not chunk:
-            return
-        yield chunk
-        size -= len(chunk)
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file to read from; raises CheckpointError naming it for what is not in it, and OSError."""
+    try:
+        # Read, not mapped: a disk that fails then is an error and not the end of the process.
+        with safe_open(path, framework="numpy", backend="pread") as stored:
+            yield stored
+    except SafetensorError as error:
+        raise damaged(path, str(error)) from error
 
 
-def _any_sign(chunk: bytes, tensor: StoredTensor) -> bool:
-    signed = np.dtype(f"<i{CARRIERS[tensor.dtype].itemsize}")
-    return bool((np.frombuffer(chunk, signed) < 0).any())
+def _any_sign(values: NDArray[Any]) -> bool:
+    return bool(values.view(f"i{values.itemsize}").min(initial=0) < 0)
 
 
 def _read_companions(path: Path, manifest: Manifest) -> Checkpoint:
@@ -244,13 +239,12 @@ def _read_companions(path: Path, manifest: Manifest) -> Checkpoint:
 
 def _read_buffers(path: Path, file: StoredFile) -> Iterator[tuple[str, NDArray[Any]]]:
     complexes = set(json.loads(file.metadata["complex"]))
-    for tensor, start in file.places():
-        dtype = CARRIERS[tensor.dtype]
-        array = np.empty(tensor.shape, dtype)
-        _read_into(path / file.name, start, array.reshape(-1))
-        if tensor.key in complexes:
-            array = array.view(f"<c{2 * dtype.itemsize}").reshape(tensor.shape[:-1])
-        yield tensor.key, array
+    with _opened(path / file.name) as stored:
+        for tensor in file.tensors:
+            array = stored.get_tensor(tensor.key)
+            if tensor.key in complexes:
+                array = array.view(f"<c{2 * array.itemsize}").reshape(tensor.shape[:-1])
+            yield tensor.key, array
 
 
 def _restore(
@@ -258,23 +252,12 @@ def _restore(
 ) -> None:
     layout = server.layout(layer)
     for section in sections(layout):
-        values = np.zeros(layout.size, section_format(server, section).carrier)
-        for slot in layout.slots:
-            place = places[slot.spec.name, section]
-            _read_into(path / place.file.name, place.start, values[slot.start : slot.stop])
+        values = np.zeros(layout.size, section_carrier(server, section))
+        placed = [(slot, places[slot.spec.name, section]) for slot in layout.slots]
+        # Opened once for neighbours that were saved as neighbours.
+        for name, group in groupby(placed, lambda each: each[1].file.name):
+            with _opened(path / name) as stored:
+                for slot, place in group:
+                    values[slot.start : slot.stop] = stored.get_tensor(place.tensor.key).reshape(-1)
         server.write(layer, section, values).result()
     server.set_applies(layer, t)
-
-
-def _read_into(path: Path, start: int, values: NDArray[Any]) -> None:
-    """Fill a contiguous flat array from a byte of a file on."""
-    target = values.view(np.uint8)
-    with open(path, "rb", buffering=0) as source:
-        source.seek(start)
-        filled = 0
-        while filled < target.size:
-            # One call reads at most 2 GiB.
-            count = source.readinto(target[filled:].data)
-            if not count:
-                raise damaged(path, "it ends too early")
-            filled += count

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,25 +14,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
-from relay_eps.checkpoint.disk import HashedFile, discard, locked, make_folder, move, sync_folder
+from relay_eps.checkpoint.disk import discard, locked, make_folder, move, sha256, sync
 from relay_eps.checkpoint.format import (
     BUFFERS,
-    CARRIERS,
-    SECTION_DTYPES,
+    DTYPES,
+    METADATA,
     Checkpoint,
     Manifest,
     StoredFile,
     StoredTensor,
-    section_format,
+    section_carrier,
     sections,
 )
 from relay_eps.checkpoint.names import ASIDE, MANIFEST, REMOVING, WRITING, checkpoints, is_complete, step_name
 from relay_eps.eps.contract import EagerParamServer
 from relay_eps.eps.layout import LayerLayout, Section
 from relay_eps.errors import CheckpointError
-
-_DTYPES = {dtype: name for name, dtype in CARRIERS.items() if name != "BF16"}
 
 
 def save(folder: Path, server: EagerParamServer, checkpoint: Checkpoint) -> Path:
@@ -41,7 +41,7 @@ def save(folder: Path, server: EagerParamServer, checkpoint: Checkpoint) -> Path
     The files are written into a folder of another name, synced, and renamed into place; the previous checkpoints are
     removed only after that is on the disk, so for a while the disk holds two. A step that was saved before is moved
     aside (``step-00000012.previous``, which `newest` and `load` know) and removed like any previous one. Extra memory:
-    one section of the largest layer.
+    p, m and v of the largest layer.
 
     Raises CheckpointError, with the previous checkpoint as it was: for a disk that is full or cannot be written, a
     folder in which another process is saving or which holds a later step, a tensor name that two layers use, a record
@@ -50,7 +50,7 @@ def save(folder: Path, server: EagerParamServer, checkpoint: Checkpoint) -> Path
     folder = Path(folder)
     server.synchronize()
     plan = _plan(server, checkpoint)
-    needed = sum(file.size for file in plan)
+    needed = sum(tensor.nbytes for file in plan for tensor in file.tensors)
     try:
         make_folder(folder)
         with locked(folder):
@@ -102,7 +102,7 @@ def _layer_file(name: str, server: EagerParamServer, layout: LayerLayout) -> Sto
         "trainable": json.dumps(layout.trainable),
     }
     tensors = tuple(
-        StoredTensor(f"{tensor.name}/{section.value}", SECTION_DTYPES[section_format(server, section)], tensor.shape)
+        StoredTensor(f"{tensor.name}/{section.value}", DTYPES[section_carrier(server, section)], tensor.shape)
         for section in sections(layout)
         for tensor in layout.tensors
     )
@@ -110,57 +110,51 @@ def _layer_file(name: str, server: EagerParamServer, layout: LayerLayout) -> Sto
 
 
 def _buffer_file(arrays: dict[str, NDArray[Any]]) -> StoredFile:
-    tensors = tuple(StoredTensor(name, *_stored_as(name, array)) for name, array in arrays.items())
+    plain = _buffers(arrays)
+    tensors = tuple(StoredTensor(name, DTYPES[array.dtype], array.shape) for name, array in plain.items())
     complexes = [name for name, array in arrays.items() if array.dtype.kind == "c"]
     return StoredFile(BUFFERS, {"complex": json.dumps(complexes)}, tensors)
 
 
-def _stored_as(name: str, array: NDArray[Any]) -> tuple[str, tuple[int, ...]]:
-    """safetensors' dtype and shape of a buffer: a complex number is a pair of floats."""
-    dtype, shape = array.dtype.newbyteorder("<"), array.shape
-    if dtype.kind == "c":
-        dtype, shape = np.dtype(f"<f{dtype.itemsize // 2}"), (*shape, 2)
-    if dtype not in _DTYPES:
-        raise CheckpointError(
-            f"a checkpoint cannot keep buffer {name!r} of dtype {array.dtype}: "
-            "use integers, booleans, floats or complex numbers of 64 bits at most (bf16 as uint16 bit patterns)"
-        )
-    return _DTYPES[dtype], shape
-
-
 def _write(folder: Path, server: EagerParamServer, checkpoint: Checkpoint, plan: list[StoredFile]) -> None:
     folder.mkdir()
-    scratch = np.empty(max((_scratch_bytes(server, layer) for layer in server.layers()), default=0), np.uint8)
     written = []
     for file in plan:
-        parts = _buffers(checkpoint.arrays) if file.layer is None else _layer(server, file.layer, scratch)
-        with HashedFile(folder / file.name) as out:
-            out.write(file.header)
-            for part in parts:
-                out.write(part)
-            written.append(replace(file, sha256=out.finish()))
-    with HashedFile(folder / MANIFEST) as out:
-        out.write(Manifest(checkpoint.step, checkpoint.record, tuple(written)).text())
-        out.finish()
-    sync_folder(folder)
+        path = folder / file.name
+        _write_tensors(path, _buffers(checkpoint.arrays) if file.layer is None else _layer(server, file.layer), file)
+        written.append(replace(file, size=path.stat().st_size, sha256=sha256(path)))
+        sync(path)
+    manifest = folder / MANIFEST
+    manifest.write_bytes(Manifest(checkpoint.step, checkpoint.record, tuple(written)).text())
+    sync(manifest)
+    sync(folder)
 
 
-def _scratch_bytes(server: EagerParamServer, layer: str) -> int:
+def _write_tensors(path: Path, tensors: dict[str, NDArray[Any]], file: StoredFile) -> None:
+    """Write a safetensors file straight from the arrays' memory; raises OSError where the disk fails."""
+    try:
+        # In one entry: the library writes several in an order that changes, and equal states make equal files.
+        save_file(tensors, path, {METADATA: json.dumps(file.metadata)})
+    except SafetensorError as error:
+        # The library tells what the disk said in words only.
+        raise OSError(errno.EIO, str(error), str(path)) from error
+    # It makes files that nobody else may read; these are as open as the folder, like any file made here.
+    with suppress(PermissionError):  # a file system that keeps no modes
+        path.chmod(path.parent.stat().st_mode & 0o666)
+
+
+def _layer(server: EagerParamServer, layer: str) -> dict[str, NDArray[Any]]:
+    """A layer's tensors as its file holds them: views of p, m and v, which are read from the server."""
     layout = server.layout(layer)
-    return max(layout.nbytes(section_format(server, section)) for section in sections(layout))
-
-
-def _layer(server: EagerParamServer, layer: str, scratch: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
-    """A layer's tensors in the order of its file; each is valid until the next one is asked for."""
-    layout = server.layout(layer)
+    tensors = {}
     for section in sections(layout):
-        fmt = section_format(server, section)
-        values = scratch[: layout.nbytes(fmt)].view(fmt.carrier)
-        server.read(layer, section, values).result()
+        values = server.read(layer, section).result()
         if section is Section.V:
             _drop_signs(values)
         for slot in layout.slots:
-            yield values[slot.start : slot.stop]
+            flat = values[slot.start : slot.stop]
+            tensors[f"{slot.spec.name}/{section.value}"] = flat.reshape(slot.spec.shape)
+    return tensors
 
 
 def _drop_signs(v: NDArray[Any]) -> None:
@@ -169,9 +163,21 @@ def _drop_signs(v: NDArray[Any]) -> None:
     bits &= np.iinfo(bits.dtype).max >> 1
 
 
-def _buffers(arrays: dict[str, NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    for array in arrays.values():
-        yield np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+def _buffers(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: _plain(name, array) for name, array in arrays.items()}
+
+
+def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """A buffer as its file holds it: contiguous, little-endian, a complex number as a pair of floats."""
+    plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+    if plain.dtype.kind == "c":
+        plain = plain.reshape(-1).view(f"<f{plain.itemsize // 2}").reshape(*array.shape, 2)
+    if plain.dtype not in DTYPES:
+        raise CheckpointError(
+            f"a checkpoint cannot keep buffer {name!r} of dtype {array.dtype}: "
+            "use integers, booleans, floats or complex numbers of 64 bits at most (bf16 as uint16 bit patterns)"
+        )
+    return plain
 
 
 def _clear_leftovers(folder: Path) -> None:
@@ -200,7 +206,7 @@ def _put_in_place(temporary: Path, final: Path) -> None:
             discard(aside)
         move(final, aside)
         try:
-            sync_folder(final.parent)
+            sync(final.parent)
             move(temporary, final)
         except BaseException:
             with suppress(OSError):
@@ -208,7 +214,7 @@ def _put_in_place(temporary: Path, final: Path) -> None:
             raise
     else:
         move(temporary, final)
-    sync_folder(final.parent)
+    sync(final.parent)
 
 
 def _remove_previous(final: Path, step: int) -> None:
@@ -230,6 +236,6 @@ def _failure(folder: Path, step: int, needed: int, error: OSError) -> str:
     with suppress(OSError):
         free = f", and {shutil.disk_usage(folder).free:,} are free"
     return (
-        f"step {step} could not be saved: {where}: {error.strerror or error}. It takes {needed:,} bytes{free}; "
+        f"step {step} could not be saved: {where}: {error.strerror or error}. It takes over {needed:,} bytes{free}; "
         "make room or save into another folder (what was saved before is as it was)"
     )

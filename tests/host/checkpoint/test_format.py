@@ -33,9 +33,11 @@ def test_the_safetensors_library_reads_every_layer(tmp_path: Path) -> None:
     for entry in files[:-1]:
         tensors = load_file(path / entry["name"])
         with safe_open(path / entry["name"], "np") as file:
-            layer = file.metadata()["layer"]
-            assert file.metadata()["t"] == str(eps.applies(layer))
-            assert file.metadata()["trainable"] == json.dumps(eps.layout(layer).trainable)
+            metadata = json.loads(file.metadata()["relay_eps"])
+        layer = metadata["layer"]
+        assert metadata["t"] == str(eps.applies(layer))
+        assert metadata["trainable"] == json.dumps(eps.layout(layer).trainable)
+        assert metadata == entry["metadata"]
         for key, values in tensors.items():
             name, _, section = key.rpartition("/")
             np.testing.assert_array_equal(values.reshape(-1).view(np.uint32), before[name][1][Section(section)])

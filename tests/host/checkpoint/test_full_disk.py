@@ -44,7 +44,9 @@ def test_a_file_that_may_not_grow(tmp_path: Path, capsys: pytest.CaptureFixture[
         fill(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "File too large. It takes 1,5" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "layer-00000.safetensors: " in said
+    assert "File too large (os error 27). It takes over 1,572,864 bytes" in said
 
 
 def test_a_full_file_system(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_a_full_file_system(tmp_path: Path) -> None:
         text=True,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "No space left on device. It takes" in ran.stdout
+    assert "No space left on device (os error 28). It takes over" in ran.stdout
     assert "are free; make room or save into another folder" in ran.stdout
 
 

@@ -162,6 +162,17 @@ def test_a_v_that_no_server_takes_is_found_before_anything_is_changed(
     assert_refused(tmp_path, r"layer-00001\.safetensors is damaged: b/v has negative elements", (first, second))
 
 
+@pytest.mark.parametrize("other", [{"x/p": (2,), "x/m": (2,)}, {"x/p": (2,), "x/m": (2,), "x/v": (1,)}, {}])
+def test_a_file_that_is_not_what_the_manifest_says_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, tuple[int, ...]]
+) -> None:
+    layout = LayerLayout("x", (TensorSpec("x", (2,)),))
+    monkeypatch.setattr(writer, "_layer", lambda *_: {key: np.ones(shape, "f4") for key, shape in other.items()})
+    with server((layout,)) as eps:
+        save(tmp_path, eps, checkpoint())
+    assert_refused(tmp_path, r"layer-00000\.safetensors is damaged: ", (layout,))
+
+
 # --- another model's
 
 
