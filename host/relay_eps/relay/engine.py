@@ -382,7 +382,8 @@ class Relay:
         torn = self._settling or (sent and not self._deferral.active)
         self._link.abort()
         self._route.pool.reclaim()
-        for buffers in self._machine.buffers:
+        # From the top, so that where layers share a module the lowest one's earliest values come last.
+        for buffers in reversed(self._machine.buffers):
             if torn:
                 buffers.commit()
             else:
