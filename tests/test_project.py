@@ -221,3 +221,18 @@ def test_every_make_target_that_the_documents_name_exists():
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         named = set(re.findall(r"`make ([a-z]+)", path.read_text()))
         assert named <= targets, f"{path.name} names a make target that does not exist"
+
+
+def test_every_link_between_documents_leads_somewhere():
+    documents = [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "bitstreams").rglob("*.md")),
+    ]
+    dead = [
+        f"{path.relative_to(ROOT)} links to {target}"
+        for path in documents
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert not dead
