@@ -26,7 +26,7 @@ class TrainConfig:
     #: Sequences a step, and sequences the device works on at a time.
     batch: int = 16
     micro_batch: int = 8
-    steps: int = 700
+    steps: int = 500
     #: The highest learning rate; it is reached after ``warmup`` steps and falls to a tenth along a cosine.
     lr: float = 3e-3
     warmup: int = 50
