@@ -26,6 +26,7 @@ from relay_eps.relay.gradients import BufferPool
 from relay_eps.relay.layers import EpsLayer, LayerPlan, RelayLayer, eps_layers, plan_layers
 from relay_eps.relay.optimizer import RelayOptimizer
 from relay_eps.relay.outbound import Outbound
+from relay_eps.relay.ownership import Ownership
 from relay_eps.relay.passes import LossFunction, Machine, TrainingPass, forward_only
 from relay_eps.relay.phase import Phase
 from relay_eps.relay.randomness import global_stream_kept
@@ -147,6 +148,7 @@ class Relay:
         self._link = build.make_link(self.server, self._device, link)
         self._outbound = Outbound(self._link)
         build.load_model(self.server, self._link, self.plans)
+        self._ownership = Ownership(model, self.eps_layers)
         owners: dict[Any, LayerBuffers] = {}
         self._machine = Machine(
             self.plans,
@@ -183,7 +185,7 @@ class Relay:
         Raises NonFiniteLoss and NonFiniteGradient; TornStep if an earlier failure left some layers updated and others
         not. Unless the step is torn, a failure leaves weights, moments and buffers as they were.
         """
-        self._phase.require_idle("step")
+        self._require_idle("step")
         micros, samples = split(inputs, targets, side, self.micro_batch, count)
         if not micros:
             log.warning("step %d was skipped: nothing in its mini-batch counts", self.steps_done)
@@ -206,6 +208,7 @@ class Relay:
             self._give_up(error)
             raise
         finally:
+            self._ownership.note()
             if run is not None:
                 run.close()
 
@@ -214,7 +217,7 @@ class Relay:
 
         Micro-batches' outputs are joined along the first dimension. The model's train or eval mode is left to you.
         """
-        self._phase.require_idle("forward")
+        self._require_idle("forward")
         micros, _ = split(inputs, None, side, self.micro_batch)
         with self._visiting():
             return joined([out for _, out in forward_only(self._machine, micros)])
@@ -229,7 +232,7 @@ class Relay:
         count: Count = None,
     ) -> float:
         """The batch's mean loss, forward-only and in eval mode; weighted as `step` weights it. Trains nothing."""
-        self._phase.require_idle("evaluate")
+        self._require_idle("evaluate")
         micros, _ = split(inputs, targets, side, self.micro_batch, count)
         modes = {m: m.training for m in self.model.modules()}
         self.model.eval()
@@ -248,12 +251,12 @@ class Relay:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """fp32 master weights and buffers as copies on the CPU, under the model's own names."""
-        self._phase.require_idle("state_dict")
+        self._require_idle("state_dict")
         return state.state_dict(self.model, self.server, self.eps_layers)
 
     def load_state_dict(self, values: dict[str, torch.Tensor]) -> None:
         """Replace weights and buffers, at any time between steps; moments and t stay. RelayError on a mismatch."""
-        self._phase.require_idle("load_state_dict", torn=True)
+        self._require_idle("load_state_dict", torn=True)
         state.check_state_dict(self.model, values)
         with self._phase.whole("a state dict was loaded half"):
             state.load_state_dict(self.model, self.server, self.eps_layers, values)
@@ -264,7 +267,7 @@ class Relay:
         Everything that the next step depends on is in it: weights, moments, t, buffers, parameter groups, loss scale,
         seed and step. Raises TornStep, and CheckpointError with the old checkpoint intact.
         """
-        self._phase.require_idle("save")
+        self._require_idle("save")
         return state.save(self, Path(folder), extra or {})
 
     def load(self, folder: str | Path) -> dict[str, Any]:
@@ -272,7 +275,7 @@ class Relay:
 
         Everything is verified before anything is changed; a torn relay is sound again afterwards.
         """
-        self._phase.require_idle("load", torn=True)
+        self._require_idle("load", torn=True)
         extra = state.load(self, Path(folder), lambda: self._phase.tear("a checkpoint was loaded half"))
         self._phase.mend()
         return extra
@@ -336,6 +339,10 @@ class Relay:
         self.close()
 
     # --- inside
+
+    def _require_idle(self, call: str, *, torn: bool = False) -> None:
+        self._phase.require_idle(call, torn=torn)
+        self._ownership.check()
 
     def _train(self, run: TrainingPass, hyper: Sequence[AdamHyper], micros: Sequence[int]) -> tuple[float | None, bool]:
         """Forward, backward and update; returns the gradient's norm, where it is known, and whether it was skipped."""
@@ -401,6 +408,8 @@ class Relay:
         except BaseException:
             self._link.abort()
             raise
+        finally:
+            self._ownership.note()
 
     def _tell_no_gradient(self, names: list[str]) -> None:
         new = [n for n in names if n not in self._told_no_gradient]

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -179,9 +180,14 @@ def bind(eps: EpsLayer, flat: torch.Tensor) -> None:
 
 def unbind(eps: EpsLayer, device: torch.device, dtype: torch.dtype) -> None:
     """Take the parameters' storage away: they keep their shape and read as NaN."""
-    nothing = torch.full((), float("nan"), device=device, dtype=dtype)
+    nothing = _nothing(device, dtype)
     for parameter in eps.parameters:
         parameter.data = nothing.expand(parameter.shape)
+
+
+@lru_cache
+def _nothing(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full((), float("nan"), device=device, dtype=dtype)
 
 
 def from_numpy(array: NDArray[Any]) -> torch.Tensor:

@@ -173,7 +173,7 @@ class TrainingPass:
             if (versions(precious), versions(pytree.tree_leaves(side))) != before:
                 raise _changed_in_place(plan)
             if plan is self._plans[-1]:
-                self.losses.append(self._loss(plan, out, m).detach())
+                self._keep_loss(self._loss(plan, out, m))
             else:
                 self._keep(("in", plan.index + 1, m.index), _kept(plan, out))
             for name, value in made.items():
@@ -197,6 +197,10 @@ class TrainingPass:
             what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise RelayError(f"the loss function must return the micro-batch's mean loss as one number, not {what}")
         return loss.reshape(())
+
+    def _keep_loss(self, loss: torch.Tensor) -> None:
+        # A copy: the number that a torch loss returns can sit in the memory of all the samples' losses.
+        self.losses.append(loss.detach().clone())
 
     def mean_loss(self) -> float:
         """The weighted mean loss; raises NonFiniteLoss naming the micro-batch."""
@@ -255,7 +259,7 @@ class TrainingPass:
             buffers.after_forward(m.index, self._step)
             if versions(pytree.tree_leaves(side)) != before:
                 raise _changed_in_place(plan)
-            self.losses.append(loss.detach())
+            self._keep_loss(loss)
         if plan is self._plans[-1]:
             if not loss.requires_grad:
                 raise RelayError(

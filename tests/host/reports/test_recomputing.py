@@ -125,7 +125,7 @@ def test_H23_the_callers_stream_is_left_where_it_was_also_by_a_step_that_fails(w
 
 
 class Counts(nn.Module):
-    """Buffers of every kind that a forward changes: in place, put anew, integer, not persistent; and one it does not."""
+    """Buffers of every kind: changed in place, put anew, an integer, one that is not persistent, and a constant."""
 
     calls: torch.Tensor
     anew: torch.Tensor
