@@ -4,7 +4,7 @@ All contenders train their own copy of one model on the same mini-batch, in turn
 hits them alike; ratios are medians over rounds of times in the same round. Beside the relay stands
 `torch.utils.checkpoint` around every layer, the usual way to trade time for memory.
 
-    python benchmarks/relay.py                    # LayerNorm MLP, 8 layers of width 512, 2,048 samples in 4 micro-batches
+    python benchmarks/relay.py                    # LayerNorm MLP, 8 layers of 512, 2,048 samples in 4 micro-batches
     python benchmarks/relay.py --model gpt        # the byte-level GPT that `relay-eps train` trains
     python benchmarks/relay.py --rounds 60 --threads 1 --json relay.json
 """

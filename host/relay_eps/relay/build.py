@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ def make_server(wire: str | Format | None, device: torch.device) -> EagerParamSe
     if device.type == "cuda":
         from relay_eps.relay.pinned import pinned_empty
 
-        return SoftwareEPS(wire=fmt, allocate=pinned_empty)
+        return SoftwareEPS(wire=fmt, allocate=partial(pinned_empty, device=device))
     return SoftwareEPS(wire=fmt)
 
 

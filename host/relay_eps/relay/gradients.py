@@ -148,4 +148,4 @@ def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The largest magnitude as a 0-d tensor on the device: finite exactly if every element is."""
     # torch's infinity norm goes element by element on a CPU: ten times the time of a minimum and a maximum.
     ends = [end for t in tensors if t.numel() for end in torch.aminmax(t)]
-    return torch.stack(ends).abs().amax() if ends else torch.zeros(())
+    return torch.stack(ends).abs().amax() if ends else torch.zeros((), device=tensors[0].device)

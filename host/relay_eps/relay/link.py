@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -42,7 +42,7 @@ class HostGradient:
 class Link(ABC):
     """How one relay layer's weights come to the device while another computes, and how gradients leave it.
 
-    The engine calls it from its own thread, but for `to_host`, which the outbound thread calls.
+    The engine calls it from its own thread, but for `outbound` and `to_host`, which the outbound thread calls.
     """
 
     device: torch.device
@@ -79,6 +79,10 @@ class Link(ABC):
     @abstractmethod
     def mark(self) -> Any:
         """A point in the device's work, for `to_host` to wait for."""
+
+    def outbound(self) -> AbstractContextManager[Any]:
+        """Device work in this block waits for what `to_host` has waited for, and not for the engine's later work."""
+        return nullcontext()
 
     @abstractmethod
     def to_host(self, buffer: torch.Tensor, mark: Any) -> HostGradient:

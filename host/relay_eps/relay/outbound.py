@@ -125,7 +125,8 @@ class Outbound:
     def _commit(self, parcel: Parcel, host: HostGradient, flight: _InFlight) -> None:
         self.raise_failure()
         if parcel.check:
-            refuse_non_finite(parcel.layer, parcel.largest)
+            with self._link.outbound():
+                refuse_non_finite(parcel.layer, parcel.largest)
         start = 0
         for eps, present in zip(parcel.parts, parcel.present, strict=True):
             if present:
@@ -147,8 +148,11 @@ class Outbound:
 
 def refuse_non_finite(layer: str, largest: Sequence[tuple[int, torch.Tensor]]) -> None:
     """Raise NonFiniteGradient, naming layer and micro-batch, if any of the magnitudes is NaN or infinite."""
-    for micro, magnitude in largest:
-        value = float(magnitude)
+    if not largest:
+        return
+    # All in one: on a device, each number read by itself is a wait of its own.
+    values = torch.stack([magnitude for _, magnitude in largest]).tolist()
+    for (micro, _), value in zip(largest, values, strict=True):
         if not value < float("inf"):
             raise NonFiniteGradient(
                 f"the gradient of layer {layer!r} in micro-batch {micro} holds NaN or infinity: it was not folded; "

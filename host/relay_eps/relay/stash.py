@@ -61,4 +61,5 @@ class Stash:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         leaf = leaf.detach()
-        return _Offloaded(self._link.offload(leaf)) if self._on_host else leaf
+        # What a layer keeps off the device stays where it is.
+        return _Offloaded(self._link.offload(leaf)) if self._on_host and leaf.device == self._link.device else leaf
