@@ -47,7 +47,8 @@ class Desk:
         self.outbound = Outbound(linked.link)
         self.sent: list[tuple[str, int]] = []
         self.freed: list[int] = []
-        self._lock = threading.Lock()
+        #: Set when the server is first asked for anything.
+        self.asked = threading.Event()
 
     def parcel(
         self,
@@ -63,6 +64,7 @@ class Desk:
         (eps,) = self.linked.plans[0].eps
 
         def send(layer: EpsLayer, gradient: NDArray[Any]) -> Ticket[None]:
+            self.asked.set()
             if wait is not None:
                 wait.wait(10)
             if fails is not None:
@@ -139,6 +141,7 @@ def test_halt_ends_what_is_under_way_and_tells_whether_anything_was_sent(desk: D
     gate = threading.Event()
     desk.outbound.submit(desk.parcel(0, wait=gate))
     desk.outbound.submit(desk.parcel(1))
+    assert desk.asked.wait(10)
     threading.Timer(0.05, gate.set).start()
     assert desk.outbound.halt() is True
     assert desk.sent == [("0", 0)]
