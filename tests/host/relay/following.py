@@ -116,7 +116,7 @@ def compare_state(relay: Relay, plain: Reference) -> None:
     for name, state in plain.moments.items():
         assert_same_bits(section(relay.server, name, Section.M), state.m, f"m of {name}")
         assert_same_bits(section(relay.server, name, Section.V), state.v, f"v of {name}")
-    assert_same_state(relay.state_dict(), plain.model.state_dict())
+    assert_same_state(relay.state_dict(), {name: t.cpu() for name, t in plain.model.state_dict().items()})
 
 
 def assert_same_state(got: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -25,10 +26,18 @@ class Linked:
     """A model whose weights are in a server, and the link to them."""
 
     def __init__(
-        self, model: nn.Module, *, modelled: ModelledLink | None = None, server: EagerParamServer | None = None
+        self,
+        model: nn.Module,
+        *,
+        modelled: ModelledLink | None = None,
+        server: EagerParamServer | None = None,
+        make: Callable[[EagerParamServer], Link] | None = None,
     ) -> None:
         self.server = server if server is not None else SoftwareEPS(threads=1)
-        self.link: Link = LeasedLink(self.server) if modelled is None else MemoryLink(self.server, modelled)
+        if make is not None:
+            self.link = make(self.server)
+        else:
+            self.link = LeasedLink(self.server) if modelled is None else MemoryLink(self.server, modelled)
         self.plans = plans_of(model)
         self.weights = [[p.detach().clone() for p in plan.trained] for plan in self.plans]
         load_model(self.server, self.link, self.plans)

@@ -92,6 +92,7 @@ class Reference:
     zero: frozenset[str] = frozenset()
     ties: Sequence[str] = ()
     count: Callable[[Any], int] | None = None
+    device: torch.device = torch.device("cpu")
     steps: int = 0
     moments: dict[str, Moments] = field(default_factory=dict)
 
@@ -118,10 +119,12 @@ class Reference:
         loss = 0.0
         self._clear()
         for index, (start, stop), weight in self._micros(batch):
-            part, side = cut(batch.inputs, start, stop), cut(batch.side or {}, start, stop)
+            part, side, targets = (
+                self._place(cut(t, start, stop)) for t in (batch.inputs, batch.side or {}, batch.targets)
+            )
             out = run_layers(layers, part, side, lambda layer, i=index: self._seed(layer, i))  # type: ignore[misc]
-            value = self.loss(out, cut(batch.targets, start, stop))
-            value.backward(torch.tensor(weight))
+            value = self.loss(out, targets)
+            value.backward(torch.full_like(value, weight))
             loss += weight * value.item()
             if separate:
                 parts.append(self._collected())
@@ -140,8 +143,11 @@ class Reference:
         weighted = zip(spans, counts, strict=True)
         return [(i, span, float(np.float32(c / total))) for i, (span, c) in enumerate(weighted) if c]
 
+    def _place(self, tree: Any) -> Any:
+        return pytree.tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
     def _seed(self, layer: int, micro: int) -> None:
-        seed_generators(self.seed, self.steps, layer, micro, torch.device("cpu"))
+        seed_generators(self.seed, self.steps, layer, micro, self.device)
 
     def _parameter(self, name: str) -> torch.Tensor:
         return self.model.get_parameter(name)
@@ -151,7 +157,7 @@ class Reference:
             parameter.grad = None
 
     def _collected(self) -> Gradients:
-        return {n: p.grad.numpy().copy() for n, p in self.model.named_parameters() if p.grad is not None}
+        return {n: p.grad.cpu().numpy().copy() for n, p in self.model.named_parameters() if p.grad is not None}
 
     def _merged(self, parts: Sequence[Gradients]) -> dict[str, list[NDArray[np.float32]]]:
         names = dict.fromkeys(name for part in parts for name in part)
@@ -177,7 +183,7 @@ class Reference:
         for i, gradient in enumerate(parts):
             state.m, state.v = golden.fold(state.m, state.v, gradient, hyper.fold_scalars(), scale=scale, first=i == 0)
         state.t += 1
-        updated = golden.apply(parameter.detach().numpy(), state.m, state.v, hyper.apply_scalars(state.t))
+        updated = golden.apply(parameter.detach().cpu().numpy(), state.m, state.v, hyper.apply_scalars(state.t))
         for copy in self.ties if name in self.ties else (name,):
             self._parameter(copy).copy_(torch.from_numpy(updated))
 
