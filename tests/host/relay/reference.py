@@ -21,6 +21,7 @@ from relay_eps.eps.hyper import AdamHyper
 from relay_eps.relay import RelayLayer, Whole, seed_generators
 from tests.host.relay.models import Batch, layers_of
 
+CPU = torch.device("cpu")
 Gradients = dict[str, NDArray[np.float32]]
 
 
@@ -92,7 +93,7 @@ class Reference:
     zero: frozenset[str] = frozenset()
     ties: Sequence[str] = ()
     count: Callable[[Any], int] | None = None
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     steps: int = 0
     moments: dict[str, Moments] = field(default_factory=dict)
 
@@ -119,9 +120,8 @@ class Reference:
         loss = 0.0
         self._clear()
         for index, (start, stop), weight in self._micros(batch):
-            part, side, targets = (
-                self._place(cut(t, start, stop)) for t in (batch.inputs, batch.side or {}, batch.targets)
-            )
+            whole = (batch.inputs, batch.side or {}, batch.targets)
+            part, side, targets = (self._place(cut(tree, start, stop)) for tree in whole)
             out = run_layers(layers, part, side, lambda layer, i=index: self._seed(layer, i))  # type: ignore[misc]
             value = self.loss(out, targets)
             value.backward(torch.full_like(value, weight))
