@@ -138,6 +138,8 @@ class LayerBuffers:
                 )
 
     def _put(self, values: dict[_Place, torch.Tensor]) -> None:
+        if not values:
+            return
         with torch.no_grad():
             for place, value in values.items():
                 tensor = place.tensor()

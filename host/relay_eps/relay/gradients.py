@@ -84,16 +84,13 @@ class GradientSum:
         self.buffer = buffer
         self.parts = tuple(parts)
         self.dtype = dtype
+        self.flat = buffer.flat(parts, dtype)
         self.views = buffer.views(parts, dtype)
         #: For each view, whether it got a gradient.
         self.filled = [False] * len(self.views)
         #: After each gradient that was added: its micro-batch, and the sum's largest magnitude, which is not finite
         #: once a gradient or the sum itself is not.
         self.largest: list[tuple[int, torch.Tensor]] = []
-
-    @property
-    def flat(self) -> torch.Tensor:
-        return self.buffer.flat(self.parts, self.dtype)
 
     @property
     def empty(self) -> bool:

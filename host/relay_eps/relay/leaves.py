@@ -11,6 +11,24 @@ from torch.utils import _pytree as pytree
 from relay_eps.errors import RelayError
 from relay_eps.relay.layers import LayerPlan
 
+# A tensor by itself is what most layers pass on; torch's walk of a tree takes longer than a small kernel.
+_ALONE: pytree.TreeSpec = pytree.tree_flatten(torch.empty(0))[1]
+
+
+def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of a tree, and its structure for `unflatten`."""
+    return ([tree], _ALONE) if type(tree) is torch.Tensor else pytree.tree_flatten(tree)
+
+
+def unflatten(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
+    """The tree of structure ``spec`` with these leaves."""
+    return leaves[0] if spec is _ALONE else pytree.tree_unflatten(leaves, spec)
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The leaves of a tree."""
+    return [tree] if type(tree) is torch.Tensor else pytree.tree_leaves(tree)
+
 
 def wants_gradient(leaf: Any) -> bool:
     """Whether ``leaf`` is a tensor that requires a gradient."""
@@ -19,7 +37,7 @@ def wants_gradient(leaf: Any) -> bool:
 
 def required(tree: Any) -> list[bool]:
     """For each leaf, whether it requires a gradient."""
-    return [wants_gradient(leaf) for leaf in pytree.tree_leaves(tree)]
+    return [wants_gradient(leaf) for leaf in leaves_of(tree)]
 
 
 def as_inputs(values: Sequence[Any], wanted: Sequence[bool] | bool) -> list[Any]:

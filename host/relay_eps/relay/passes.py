@@ -20,7 +20,16 @@ from relay_eps.relay.buffers import LayerBuffers
 from relay_eps.relay.commit import Collector
 from relay_eps.relay.graph import check_declared
 from relay_eps.relay.layers import LayerPlan
-from relay_eps.relay.leaves import as_inputs, own_memory, required, versions, wants_gradient
+from relay_eps.relay.leaves import (
+    as_inputs,
+    flatten,
+    leaves_of,
+    own_memory,
+    required,
+    unflatten,
+    versions,
+    wants_gradient,
+)
 from relay_eps.relay.link import Link
 from relay_eps.relay.randomness import seed_generators
 from relay_eps.relay.stash import Stash
@@ -72,25 +81,20 @@ def forward_only(machine: Machine, micros: Sequence[MicroBatch]) -> Iterator[tup
     carried = {}
     sides: dict[int, dict[str, Any]] = {m.index: machine.place(m.side) for m in micros}
     for m in micros:
-        leaves, carried[m.index] = pytree.tree_flatten(machine.place(m.inputs))
+        leaves, carried[m.index] = flatten(machine.place(m.inputs))
         stash.put(m.index, leaves)
     with torch.no_grad():
         for plan in visits(machine, machine.plans):
             for m in micros:
-                tree = pytree.tree_unflatten(stash.pop(m.index), carried[m.index])
+                tree = unflatten(stash.pop(m.index), carried[m.index])
                 out, made = plan.run(tree, sides[m.index])
                 for name, value in made.items():
-                    sides[m.index][name] = _kept(plan, value)
-                leaves, carried[m.index] = pytree.tree_flatten(_kept(plan, out))
-                stash.put(m.index, leaves)
+                    leaves, spec = flatten(value)
+                    sides[m.index][name] = unflatten(own_memory(plan, leaves), spec)
+                leaves, carried[m.index] = flatten(out)
+                stash.put(m.index, own_memory(plan, leaves))
     for m in micros:
-        yield m, pytree.tree_unflatten(stash.pop(m.index), carried[m.index])
-
-
-def _kept(plan: LayerPlan, made: Any) -> Any:
-    """What a layer made, fit to be kept when its weights are gone."""
-    leaves, spec = pytree.tree_flatten(made)
-    return pytree.tree_unflatten(own_memory(plan, leaves), spec)
+        yield m, unflatten(stash.pop(m.index), carried[m.index])
 
 
 class TrainingPass:
@@ -121,11 +125,11 @@ class TrainingPass:
     # --- what the batch brings
 
     def _take_batch(self, m: MicroBatch) -> None:
-        self._keep(("in", 0, m.index), self._machine.place(m.inputs), wanted=required(m.inputs))
+        self._keep_given(("in", 0, m.index), m.inputs)
         for name, value in m.side.items():
             if name in self._makers:
                 raise RelayError(f"the side input {name!r} is made by layer {self._plans[self._makers[name]].name!r}")
-            self._keep(("side", name, m.index), self._machine.place(value), wanted=required(value))
+            self._keep_given(("side", name, m.index), value)
 
     def _lowest_backward(self) -> int:
         """The lowest layer that needs a backward: it has trainable weights, or an input with a gradient."""
@@ -139,11 +143,14 @@ class TrainingPass:
             index = 0
         return index
 
-    def _keep(self, key: Any, tree: Any, *, wanted: list[bool] | None = None) -> None:
-        leaves, self._specs[key] = pytree.tree_flatten(tree)
-        if wanted is not None:
-            self._wanted[key] = wanted
+    def _keep_given(self, key: Any, tree: Any) -> None:
+        self._wanted[key] = required(tree)
+        leaves, self._specs[key] = flatten(self._machine.place(tree))
         self._stash.put(key, leaves)
+
+    def _keep_made(self, key: Any, tree: Any, maker: LayerPlan) -> None:
+        leaves, self._specs[key] = flatten(tree)
+        self._stash.put(key, own_memory(maker, leaves))
 
     # --- forward
 
@@ -165,19 +172,19 @@ class TrainingPass:
             side = {n: self._tree(("side", n, m.index)) for n in self._side_names(plan, m)}
             # An offloaded input is a copy for this run only; one that no recompute needs may change.
             precious = leaves if not self._machine.stash_on_host and plan.index >= self._source else []
-            before = versions(precious), versions(pytree.tree_leaves(side))
+            before = versions(precious), _side_versions(side)
             buffers.before_forward(m.index)
             self._seed(plan, m)
-            out, made = plan.run(pytree.tree_unflatten(leaves, self._specs[key]), side)
+            out, made = plan.run(unflatten(leaves, self._specs[key]), side)
             buffers.after_forward(m.index, self._step)
-            if (versions(precious), versions(pytree.tree_leaves(side))) != before:
+            if (versions(precious), _side_versions(side)) != before:
                 raise _changed_in_place(plan)
             if plan is self._plans[-1]:
                 self._keep_loss(self._loss(plan, out, m))
             else:
-                self._keep(("in", plan.index + 1, m.index), _kept(plan, out))
+                self._keep_made(("in", plan.index + 1, m.index), out, plan)
             for name, value in made.items():
-                self._keep(("side", name, m.index), _kept(plan, value))
+                self._keep_made(("side", name, m.index), value, plan)
             if plan.index < self._source:
                 self._stash.drop(key)
         buffers.end_forwards()
@@ -186,7 +193,7 @@ class TrainingPass:
         return [name for name in plan.layer.side if self._stash.has(("side", name, m.index))]
 
     def _tree(self, key: Any) -> Any:
-        return pytree.tree_unflatten(self._stash.get(key), self._specs[key])
+        return unflatten(self._stash.get(key), self._specs[key])
 
     def _seed(self, plan: LayerPlan, m: MicroBatch) -> None:
         seed_generators(self._machine.seed, self._step, plan.index, m.index, self._machine.link.device)
@@ -245,19 +252,19 @@ class TrainingPass:
         leaves = as_inputs(self._stash.pop(key), self._wants(plan.index, key))
         with torch.enable_grad():
             side, side_leaves, roots, upstream = self._open_side(plan, m)
-        before = versions(pytree.tree_leaves(side))
+        before = _side_versions(side)
         if fresh:
             buffers.before_forward(m.index)
         else:
             buffers.before_recompute(m.index)
         self._seed(plan, m)
         with torch.enable_grad(), _inputs_unchanged(plan):
-            out, made = plan.run(pytree.tree_unflatten(leaves, self._specs[key]), side)
+            out, made = plan.run(unflatten(leaves, self._specs[key]), side)
             if plan is self._plans[-1]:
                 loss = self._loss(plan, out, m)
         if fresh:
             buffers.after_forward(m.index, self._step)
-            if versions(pytree.tree_leaves(side)) != before:
+            if _side_versions(side) != before:
                 raise _changed_in_place(plan)
             self._keep_loss(loss)
         if plan is self._plans[-1]:
@@ -268,7 +275,7 @@ class TrainingPass:
                 )
             above: list[tuple[Any, Any]] = [(loss, torch.full_like(loss, m.weight * self._loss_scale))]
         else:
-            above = list(zip(pytree.tree_leaves(out), self._stash.pop(("grad", plan.index + 1, m.index)), strict=True))
+            above = list(zip(leaves_of(out), self._stash.pop(("grad", plan.index + 1, m.index)), strict=True))
         for name, value in made.items():
             above += self._made_gradients(name, value, m)
         above = [(o, g) for o, g in above if g is not None and isinstance(o, torch.Tensor) and o.requires_grad]
@@ -325,14 +332,14 @@ class TrainingPass:
                 if gradient is not None:
                     roots.append(view)
                     upstream.append(gradient)
-            side[name] = pytree.tree_unflatten(views, self._specs[key])
+            side[name] = unflatten(views, self._specs[key])
             opened[name] = leaves
         return side, opened, roots, upstream
 
     def _made_gradients(self, name: str, value: Any, m: MicroBatch) -> list[tuple[Any, Any]]:
         key = ("side-grad", name, m.index)
-        gradients = self._stash.pop(key) if self._stash.has(key) else [None] * len(pytree.tree_leaves(value))
-        return list(zip(pytree.tree_leaves(value), gradients, strict=True))
+        gradients = self._stash.pop(key) if self._stash.has(key) else [None] * len(leaves_of(value))
+        return list(zip(leaves_of(value), gradients, strict=True))
 
     # --- gradients of what the caller gave
 
@@ -352,13 +359,17 @@ class TrainingPass:
             return None
         gradients = {index: (*gradient, index) for index in values}
         return {
-            index: pytree.tree_unflatten(self._unscaled(self._stash.get(key)), self._specs[values[index]])
+            index: unflatten(self._unscaled(self._stash.get(key)), self._specs[values[index]])
             for index, key in gradients.items()
             if self._stash.has(key)
         }
 
     def _unscaled(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         return [None if g is None else g / self._loss_scale for g in gradients]
+
+
+def _side_versions(side: dict[str, Any]) -> list[int]:
+    return versions(leaf for value in side.values() for leaf in leaves_of(value))
 
 
 def _changed_in_place(plan: LayerPlan) -> RelayError:
