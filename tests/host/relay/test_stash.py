@@ -64,9 +64,9 @@ def test_values_are_forgotten_one_by_one_or_all() -> None:
     class Counting:
         """Offloads by keeping the tensor; notes what is forgotten."""
 
-    device = torch.device("cpu")
+        device = torch.device("cpu")
 
-    def __init__(self) -> None:
+        def __init__(self) -> None:
             self.forgotten: list[Any] = []
 
         def offload(self, tensor: torch.Tensor) -> torch.Tensor:
