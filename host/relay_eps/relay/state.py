@@ -69,8 +69,8 @@ def load_state_dict(
 
 
 def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Buffers that a state dict holds, by name."""
-    for path, module in model.named_modules():
+    """Buffers that a state dict holds, by name; those of a module in several places under each of its names."""
+    for path, module in model.named_modules(remove_duplicate=False):
         for name, tensor in module._buffers.items():
             if tensor is not None and name not in module._non_persistent_buffers_set:
                 yield (f"{path}.{name}" if path else name), tensor
