@@ -43,7 +43,7 @@ class Screen:
         elif isinstance(event, Saved):
             self._say(f"saved {event.path}")
         elif isinstance(event, Noted):
-            self._say(f"note: {event.text}")
+            self._say(f"note: {event.text}", fold=True)
         else:
             self._end(event)
 
@@ -53,8 +53,10 @@ class Screen:
         if self._progress.live.is_started:
             self._progress.stop()
 
-    def _say(self, text: str) -> None:
-        self._err.print(text, highlight=False, markup=False, soft_wrap=True)
+    def _say(self, text: str, *, fold: bool = False) -> None:
+        # A path must not be folded, or it cannot be copied; and a log file has no width.
+        soft = not (fold and self._err.is_terminal)
+        self._err.print(text, highlight=False, markup=False, soft_wrap=soft)
 
     def _start(self, event: Started) -> None:
         self._steps = event.steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import relay_eps
+from relay_eps.cli import main
 from relay_eps.cli.app import app
 from tests.host.test_doctor import run_without
 
@@ -71,3 +73,24 @@ def test_warnings_are_lines_without_a_place_in_the_code():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "warning: mind the gap\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ids=["unset", "count", "policy"],
+)
+def test_idle_threads_do_not_spin_unless_the_user_wants_them_to(
+    given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["relay-eps", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert os.environ.get("GOMP_SPINCOUNT") == expected
+    # What main has set is not monkeypatch's to undo.
+    if not given:
+        del os.environ["GOMP_SPINCOUNT"]

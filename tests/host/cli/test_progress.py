@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ def shown(terminal: bool) -> tuple[str, str]:
         STARTED,
         Evaluated(0, 5.56),
         Stepped(1, 5.5, 0.1, 12345.0, False, None, 2**24, 2**23),
-        Noted("[take] note"),
+        Noted("[take] note" + " of this" * 12),
         Saved(1, "runs/001/step-00000001"),
         ENDED,
     ):
@@ -41,7 +42,7 @@ def test_a_log_file_gets_lines_and_no_bar():
         "EPS     software (avx2)",
         "run     runs/001",
         "step   0   validation loss 5.560 nats/byte",
-        "note: [take] note",
+        "note: [take] note" + " of this" * 12,
         "saved runs/001/step-00000001",
     ]
     assert "fe" * 32 in out
@@ -52,3 +53,8 @@ def test_a_terminal_gets_a_bar_with_loss_speed_and_memory():
     _, err = shown(terminal=True)
     for part in ("1/700", "loss 5.500", "12,345 tok/s", "device 16.0 MiB", "EPS 8.0 MiB"):
         assert part in err
+
+
+def test_on_a_terminal_notes_are_folded_between_words():
+    _, err = shown(terminal=True)
+    assert re.search(r"(of|this) *\n *(of|this)", err)

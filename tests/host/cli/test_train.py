@@ -62,7 +62,7 @@ def test_a_run_shows_its_progress_and_ends_with_one_line_of_plain_text(tmp_path:
         assert told in done.stderr
 
 
-def test_quiet_prints_the_last_line_only(tmp_path: Path):
+def test_quiet_prints_the_last_line_only(tmp_path: Path):  # H38
     done = train(tmp_path, "--quiet")
     assert done.stderr == ""
     assert [line.startswith("validation loss") for line in done.stdout.splitlines()] == [True]

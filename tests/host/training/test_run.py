@@ -71,7 +71,7 @@ def test_the_eps_holds_weights_and_two_moments(tmp_path: Path):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_interrupted_and_resumed_it_ends_with_the_bits_of_an_unbroken_run(tmp_path: Path, variant: str):
+def test_interrupted_and_resumed_it_ends_with_the_bits_of_an_unbroken_run(tmp_path: Path, variant: str):  # H31
     settings = config(tmp_path, **VARIANTS[variant])
     unbroken = train(settings, None, Events())
     stopped = train(settings, tmp_path / "run", interrupting_at(2, Events()))
