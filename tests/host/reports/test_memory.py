@@ -252,7 +252,7 @@ def test_H29_an_offloaded_stash_takes_depth_and_batch_out_of_the_devices_memory(
         [peak_of_a_step(depth, 3, stash="host", **way)[-1] for depth in (4, 16)],
         [peak_of_a_step(6, count, stash="host", **way)[-1] for count in (2, 12)],
     )
-    assert deeper - shallow <= scalars(12, 3)
+    assert abs(deeper - shallow) <= scalars(12, 3)
     assert many - few <= scalars(6, 10)
 
 
@@ -262,9 +262,9 @@ def test_H29_what_the_stash_takes_on_the_device_is_what_offloading_saves(way: di
     input_bytes = 4 * MICRO * micro_batches * width
     device = [peak_of_a_step(depth, micro_batches, width, **way)[-1] for depth in (4, 16)]
     grown = device[1] - device[0]
-    assert 0 <= grown - 12 * input_bytes <= scalars(12, micro_batches), "an input a layer and micro-batch, no more"
+    assert abs(grown - 12 * input_bytes) <= scalars(12, micro_batches), "an input a layer and micro-batch, no more"
     host = peak_of_a_step(16, micro_batches, width, stash="host", **way)[-1]
-    assert device[1] - host >= 12 * input_bytes
+    assert device[1] - host >= 12 * input_bytes - scalars(12, micro_batches)
 
 
 @pytest.mark.parametrize("stash", ["device", "host"])
