@@ -10,7 +10,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
@@ -29,6 +28,7 @@ from relay_eps.checkpoint.format import (
 from relay_eps.checkpoint.names import MANIFEST, is_complete, is_step, newest
 from relay_eps.eps.contract import EagerParamServer
 from relay_eps.eps.layout import LayerLayout, Section
+from relay_eps.eps.memory import Returning, aligned_empty
 from relay_eps.errors import CheckpointError, RelayEpsError
 
 #: Names that a message lists before it says how many more there are.
@@ -75,9 +75,11 @@ def load(folder: Path, server: EagerParamServer, accept: Callable[[Checkpoint], 
         places = _places(path, manifest)
         _match(path, places, server)
         applies = {layer: _applies(path, manifest, places, server.layout(layer)) for layer in server.layers()}
+        returning = Returning()
         for file in manifest.files:
             if file.layer is not None:
                 _verify(path, file)
+                returning.freed(file.size)
         checkpoint = _read_companions(path, manifest)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -85,7 +87,7 @@ def load(folder: Path, server: EagerParamServer, accept: Callable[[Checkpoint], 
         accept(checkpoint)
     for layer, t in applies.items():
         try:
-            _restore(path, server, layer, t, places)
+            _restore(path, server, layer, t, places, returning)
         except (OSError, RelayEpsError) as error:
             raise CheckpointError(
                 f"loading {path} stopped in layer {layer!r}, and the model now mixes two states: "
@@ -248,11 +250,18 @@ def _read_buffers(path: Path, file: StoredFile) -> Iterator[tuple[str, NDArray[A
 
 
 def _restore(
-    path: Path, server: EagerParamServer, layer: str, t: int, places: dict[tuple[str, Section], _Place]
+    path: Path,
+    server: EagerParamServer,
+    layer: str,
+    t: int,
+    places: dict[tuple[str, Section], _Place],
+    returning: Returning,
 ) -> None:
     layout = server.layout(layer)
     for section in sections(layout):
-        values = np.zeros(layout.size, section_carrier(server, section))
+        carrier = section_carrier(server, section)
+        # Pages of its own, zero as they come, that go straight back: the C library may keep what it is given back.
+        values = aligned_empty(layout.size * carrier.itemsize).view(carrier)
         placed = [(slot, places[slot.spec.name, section]) for slot in layout.slots]
         # Opened once for neighbours that were saved as neighbours.
         for name, group in groupby(placed, lambda each: each[1].file.name):
@@ -260,4 +269,5 @@ def _restore(
                 for slot, place in group:
                     values[slot.start : slot.stop] = stored.get_tensor(place.tensor.key).reshape(-1)
         server.write(layer, section, values).result()
+        returning.freed(values.nbytes)
     server.set_applies(layer, t)

@@ -7,10 +7,12 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from relay_eps.eps.contract import EagerParamServer
 from relay_eps.eps.formats import Format
 from relay_eps.eps.layout import Section
+from relay_eps.eps.memory import Returning, aligned_empty
 from relay_eps.errors import RelayError
 from relay_eps.relay.layers import EpsLayer, LayerPlan, eps_layers
 from relay_eps.relay.link import LeasedLink, Link, unbind
@@ -82,22 +84,37 @@ def load_model(server: EagerParamServer, link: Link, plans: Sequence[LayerPlan])
     nothing touched, for a parameter without values.
     """
     _refuse_meta(plans)
-    made: list[EpsLayer] = []
     moved: list[EpsLayer] = []
+    returning = Returning()
     try:
         for eps in eps_layers(plans):
-            server.create(eps.layout)
-            made.append(eps)
-            server.write(eps.name, Section.P, flat_weights(eps)).result()
-            unbind(eps, torch.device("cpu"), torch.float32)
+            _move(server, eps)
             moved.append(eps)
+            returning.freed(eps.layout.nbytes(Format.FP32))
         link.prepare(plans)
     except BaseException:
         link.abort()
         for eps in moved:
             give_back(server, eps)
-        for eps in made:
             server.remove(eps.name)
+        raise
+    returning.flush()
+
+
+def _move(server: EagerParamServer, eps: EpsLayer) -> None:
+    """Move one EPS layer's weights; if that fails, the parameters have them again and the server knows nothing."""
+    flat = flat_weights(eps)
+    # Before the server takes its memory: the weights are held once at that moment, not twice.
+    unbind(eps, torch.device("cpu"), torch.float32)
+    try:
+        server.create(eps.layout)
+        try:
+            server.write(eps.name, Section.P, flat).result()
+        except BaseException:
+            server.remove(eps.name)
+            raise
+    except BaseException:
+        _put(eps, flat)
         raise
 
 
@@ -119,9 +136,10 @@ def return_weights(server: EagerParamServer, plans: Sequence[LayerPlan], *, remo
             server.remove(eps.name)
 
 
-def flat_weights(eps: EpsLayer) -> np.ndarray:
+def flat_weights(eps: EpsLayer) -> NDArray[np.float32]:
     """The parameters' values as one flat fp32 section."""
-    flat = np.zeros(eps.layout.size, dtype=np.float32)
+    # Pages of its own, zero as they come, that go straight back: the C library may keep what it is given back.
+    flat = aligned_empty(eps.layout.nbytes(Format.FP32)).view(np.float32)
     for slot, parameter in zip(eps.layout.slots, eps.parameters, strict=True):
         torch.from_numpy(flat[slot.start : slot.stop]).view(slot.spec.shape).copy_(parameter.detach())
     return flat
@@ -129,6 +147,10 @@ def flat_weights(eps: EpsLayer) -> np.ndarray:
 
 def give_back(server: EagerParamServer, eps: EpsLayer) -> None:
     """Put an EPS layer's weights back into the model's parameters, as storage of their own."""
-    flat = torch.from_numpy(server.read(eps.name, Section.P).result())
+    _put(eps, server.read(eps.name, Section.P).result())
+
+
+def _put(eps: EpsLayer, weights: NDArray[np.float32]) -> None:
+    flat = torch.from_numpy(weights)
     for slot, parameter in zip(eps.layout.slots, eps.parameters, strict=True):
         parameter.data = flat[slot.start : slot.stop].view(slot.spec.shape).clone()

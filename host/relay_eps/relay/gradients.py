@@ -16,7 +16,8 @@ class GradientBuffer:
     """A flat piece of device memory that a relay layer's gradients are packed into, laid out as its EPS layers are."""
 
     def __init__(self, elements: int, device: torch.device) -> None:
-        self._memory = torch.zeros(elements, dtype=torch.float32, device=device)
+        # Not zeroed: `views` clears what no gradient fills, and on a CPU pages are taken when they are first used.
+        self._memory = torch.empty(elements, dtype=torch.float32, device=device)
         self._views: dict[tuple[object, ...], list[torch.Tensor]] = {}
 
     @property

@@ -14,7 +14,9 @@ from torch import nn
 from relay_eps import checkpoint
 from relay_eps.checkpoint import Checkpoint
 from relay_eps.eps.contract import EagerParamServer
+from relay_eps.eps.formats import Format
 from relay_eps.eps.layout import Section
+from relay_eps.eps.memory import aligned_empty
 from relay_eps.errors import CheckpointError, RelayError
 from relay_eps.relay.layers import EpsLayer
 from relay_eps.relay.link import from_numpy, to_numpy
@@ -58,7 +60,7 @@ def load_state_dict(
     parameters = dict(model.named_parameters(remove_duplicate=False))
     by_parameter = {id(p): values[name] for name, p in parameters.items()}
     for eps in layers:
-        flat = np.zeros(eps.layout.size, dtype=np.float32)
+        flat = aligned_empty(eps.layout.nbytes(Format.FP32)).view(np.float32)
         for slot, parameter in zip(eps.layout.slots, eps.parameters, strict=True):
             target = torch.from_numpy(flat[slot.start : slot.stop]).view(slot.spec.shape)
             target.copy_(by_parameter[id(parameter)].detach())
