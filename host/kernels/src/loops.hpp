@@ -275,17 +275,6 @@ bool any_exponent_full(const void* values, int64_t begin, int64_t end) {
   return false;
 }
 
-bool any_sign(const void* values, int64_t begin, int64_t end) {
-  const auto* const bits = static_cast<const uint32_t*>(values);
-  for (int64_t i = begin; i < end; i += kTestBlock) {
-    const int64_t stop = end - i < kTestBlock ? end : i + kTestBlock;
-    uint32_t found = 0;
-    for (int64_t j = i; j < stop; ++j) found |= bits[j];
-    if ((found & 0x80000000u) != 0) return true;
-  }
-  return false;
-}
-
 // --- the table
 
 template <int G>
@@ -320,7 +309,6 @@ constexpr KernelTable make_table(const char* name) {
   t.not_finite[kFp32] = any_exponent_full<uint32_t, 0x7F800000u>;
   t.not_finite[kBf16] = any_exponent_full<uint16_t, 0x7F80u>;
   t.not_finite[kFp16] = any_exponent_full<uint16_t, 0x7C00u>;
-  t.any_sign = any_sign;
   return t;
 }
 

@@ -125,12 +125,6 @@ class Kernels {
     return !any(values, table_.not_finite[values.format()]);
   }
 
-  bool any_sign(nb::handle object) {
-    const Array values("values", object, Array::kReads);
-    values.require(kFp32);
-    return any(values, table_.any_sign);
-  }
-
   // For tests of the workers' error path: a pass whose work throws in the chunk that holds `position`.
   void raise_in_chunk(int64_t length, int64_t position) {
     run(length, [&](int64_t begin, int64_t end) {
@@ -236,6 +230,5 @@ NB_MODULE(_kernels, module) {
       .def("accumulate", &Kernels::accumulate, "total"_a.none(), g, "first"_a)
       .def("convert", &Kernels::convert, "source"_a.none(), "out"_a.none())
       .def("all_finite", &Kernels::all_finite, "values"_a.none())
-      .def("any_sign", &Kernels::any_sign, "values"_a.none())
       .def("raise_in_chunk", &Kernels::raise_in_chunk, "length"_a, "position"_a);
 }

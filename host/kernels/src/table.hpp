@@ -61,7 +61,6 @@ struct KernelTable {
   AccumulateFn accumulate[kFormats];               // [gradient]; the first gradient is a convert
   ConvertFn convert[kFormats][kFormats];           // [source][out]; null between the two 16-bit formats
   TestFn not_finite[kFormats];                     // whether any element is NaN or infinite
-  TestFn any_sign;                                 // fp32: whether any element has its sign bit set
 };
 
 // One for each instruction set that this build holds; which of them the CPU can run is dispatch.cpp's business.

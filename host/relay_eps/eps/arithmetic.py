@@ -60,9 +60,6 @@ class Arithmetic(Protocol):
     def all_finite(self, values: NDArray) -> bool:
         """Whether no element is NaN or infinite."""
 
-    def any_sign(self, values: Array) -> bool:
-        """Whether any element has its sign bit set (-0 and negative NaN included)."""
-
     def close(self) -> None:
         """Stop threads."""
 
@@ -104,9 +101,6 @@ class GoldenArithmetic:
 
     def all_finite(self, values: NDArray) -> bool:
         return bool(np.isfinite(widen(values)).all())
-
-    def any_sign(self, values: Array) -> bool:
-        return bool(np.signbit(values).any())
 
     def close(self) -> None:
         pass

@@ -146,10 +146,6 @@ class KernelArithmetic:
         """Whether no element (float32, float16, or uint16 for bf16) is NaN or infinite."""
         return self._open().all_finite(values)
 
-    def any_sign(self, values: Array) -> bool:
-        """Whether any element has its sign bit set (-0 and negative NaN included)."""
-        return self._open().any_sign(values)
-
     def close(self) -> None:
         """Stop the threads, once calls that are running have ended. Closing twice is harmless."""
         self._kernels = None

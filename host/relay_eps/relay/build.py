@@ -40,7 +40,10 @@ def check_choices(
 
 def resolve_device(device: str | torch.device) -> torch.device:
     """The device, with its index; raises RelayError where it cannot be used."""
-    resolved = torch.device(device)
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise RelayError(f"there is no device {device!r}: use 'cpu', 'cuda' or 'cuda:N'") from None
     if resolved.type == "cuda":
         if not torch.cuda.is_available():
             raise RelayError("device='cuda' was asked for, but torch sees no CUDA device: use device='cpu'")

@@ -203,7 +203,7 @@ class Relay:
                     self._machine, micros, loss_fn, step=self.steps_done, loss_scale=self._deferral.scale
                 )
                 norm, skipped = self._train(run, hyper, [m.index for m in micros])
-                return self._finish(run, samples, norm, skipped)
+                result = self._finish(run, samples, norm, skipped)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -211,6 +211,10 @@ class Relay:
             self._ownership.note()
             if run is not None:
                 run.close()
+        # The step is whole: what a user's hook on the optimizer raises must not tear it.
+        if not result.skipped:
+            self.optimizer.count_step()
+        return result
 
     def forward(self, inputs: Any, *, side: dict[str, Any] | None = None) -> Any:
         """The model's output for a batch, forward-only: one fetch a layer, nothing stashed, no gradient.
@@ -373,10 +377,7 @@ class Relay:
         self._graph_checked = True
         step = self.steps_done
         self.steps_done += 1
-        if skipped:
-            self.steps_skipped += 1
-        else:
-            self.optimizer.count_step()
+        self.steps_skipped += skipped
         inputs, sides = run.gradients_of_inputs()
         self._phase.end_step()
         return StepResult(run.mean_loss(), step, skipped, norm, len(run.losses), samples, inputs, sides)

@@ -59,6 +59,8 @@ class TrainConfig:
             self._refuse(name, value is not None and not value > 0, "above 0")
         self._refuse("seed", not 0 <= self.seed < 2**63, "at least 0 and below 2**63")
         Format.parse(self.wire)
+        if self.link_gbps is not None and self.device != "cpu":
+            raise RelayError("a modelled link stands in for a device's own: leave out --link-gbps, or use --device cpu")
         if self.eps not in SERVERS:
             raise RelayError(f"there is no parameter server {self.eps!r}: this version has {', '.join(SERVERS)}")
 

@@ -143,22 +143,8 @@ def test_finds_one_value_that_is_not_finite_wherever_it_lies(kernels: KernelArit
             values[position] = kept
 
 
-@pytest.mark.parametrize("size", [1, 17, CHUNK + 1, 2 * CHUNK + 5001])
-def test_finds_one_sign_wherever_it_lies(kernels: KernelArithmetic, size: int) -> None:
-    values = np.full(size, np.inf, np.float32)
-    values[::2] = 0
-    assert not kernels.any_sign(values)
-    negative_nan = np.array([0xFFC00000], np.uint32).view(np.float32)[0]
-    for position, bad in product({0, size // 2, size - 1}, (np.float32(-0.0), np.float32(-1), negative_nan)):
-        kept = values[position]
-        values[position] = bad
-        assert kernels.any_sign(values), f"{bad} at {position} of {size}"
-        values[position] = kept
-
-
-def test_nothing_is_not_finite_and_nothing_has_a_sign_in_an_empty_array(kernels: KernelArithmetic) -> None:
+def test_nothing_is_not_finite_in_an_empty_array(kernels: KernelArithmetic) -> None:
     assert kernels.all_finite(np.zeros(0, np.float32))
-    assert not kernels.any_sign(np.zeros(0, np.float32))
 
 
 # --- any bits, any scalars

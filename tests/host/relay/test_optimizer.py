@@ -128,6 +128,21 @@ def test_hooks_see_one_step_for_each_update() -> None:
     assert len(counted) == 3
 
 
+def test_a_hook_that_raises_leaves_a_whole_step() -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not today")
+
+    with make_relay(MLP, micro_batch=2) as relay:
+        handle = relay.optimizer.register_step_post_hook(refuse)
+        with pytest.raises(ValueError, match="not today"):
+            take_step(relay, MLP, 0, 6)
+        handle.remove()
+        assert not relay.torn
+        assert relay.steps_done == 1
+        assert {relay.server.applies(e.name) for e in relay.eps_layers} == {1}
+        take_step(relay, MLP, 1, 6)
+
+
 def test_groups_are_fixed_once_the_relay_is_made() -> None:
     with make_relay(MLP) as relay, pytest.raises(RelayError, match="groups are fixed once the relay is made"):
         relay.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})

@@ -44,9 +44,6 @@ class WatchedArithmetic:
     def all_finite(self, *args: Any, **kwargs: Any) -> bool:
         return bool(self._pass_on("all_finite", *args, **kwargs))
 
-    def any_sign(self, *args: Any, **kwargs: Any) -> bool:
-        return bool(self._pass_on("any_sign", *args, **kwargs))
-
     def close(self) -> None:
         self._inner.close()
 
