@@ -36,7 +36,7 @@ class RelayLayer:
 
     call: Callable[..., Any]
     modules: Sequence[nn.Module] = ()
-    parameters: Sequence[nn.Parameter] = ()
+    parameters: Sequence[torch.Tensor] = ()
     name: str | None = None
     side: Sequence[str] = ()
     provides: Sequence[str] = ()
@@ -202,7 +202,8 @@ def _modules(layer: RelayLayer) -> tuple[nn.Module, ...]:
 
 def _parameters(layer: RelayLayer) -> list[nn.Parameter]:
     found = {id(p): p for module in _modules(layer) for p in module.parameters()}
-    found.update({id(p): p for p in layer.parameters})
+    # torch annotates a module's weight as Tensor; one that is no parameter of the model is refused by its users' check.
+    found.update({id(p): cast(nn.Parameter, p) for p in layer.parameters})
     return list(found.values())
 
 
