@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay_eps.errors import RelayError
@@ -104,6 +104,7 @@ def masked_loss(out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(out, targets, ignore_index=IGNORED)
 
 
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=2),
     micro_batch=st.integers(1, 5),

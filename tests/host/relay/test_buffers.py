@@ -53,6 +53,29 @@ def chain(*middle: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(7, 5), *middle, nn.Linear(5, 5))
 
 
+class Seen(nn.Module):
+    """Multiplies with a buffer that grows with each forward, and remembers what it was."""
+
+    factor: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.ones(()))
+        self.seen: list[float] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.factor += 1
+        self.seen.append(float(self.factor))
+        return x * self.factor
+
+
+def test_h24_a_recompute_sees_the_values_that_the_first_forward_saw() -> None:
+    layer = Seen()
+    with Relay(chain(layer), micro_batch=2) as relay:
+        train(relay, 2)
+    assert layer.seen == [2, 3, 4, 2, 3, 4, 5, 6, 7, 5, 6, 7]
+
+
 @pytest.mark.parametrize("settings", [{}, {"mode": "adama"}, {"max_grad_norm": 1.0}, {"stash": "host"}])
 @pytest.mark.parametrize("replace", [False, True])
 def test_h24_a_counter_counts_each_micro_batch_once(replace: bool, settings: dict[str, Any]) -> None:

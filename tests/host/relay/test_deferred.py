@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from relay_eps.errors import NonFiniteGradient
-from relay_eps.relay import LossScale
+from relay_eps.relay import LossScale, Relay
 from relay_eps.relay.commit import ExactCollector
 from relay_eps.relay.deferred import Deferral
 from tests.host.relay.following import make_relay, take_step
@@ -86,6 +86,33 @@ def test_h19_at_the_smallest_scale_it_is_an_error() -> None:
     assert scale.skipped == 0
     with pytest.raises(NonFiniteGradient):
         decide(1.0, None, [1.0], finite=False)
+
+
+class Many(nn.Module):
+    """One layer of many tensors, of which two get no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(0)
+        self.parts = nn.ParameterList(nn.Parameter(torch.randn(5, generator=g)) for _ in range(23))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        used = [p for i, p in enumerate(self.parts) if i not in (2, 9)]
+        out: torch.Tensor = torch.stack([x @ p for p in used], 1).tanh()
+        return out
+
+
+def test_h16_tensors_without_a_gradient_do_not_move_the_norms_last_bit() -> None:
+    plain = Many()
+    with Relay(nn.Sequential(Many()), max_grad_norm=1e9) as relay:
+        for seed in range(20):
+            g = torch.Generator().manual_seed(seed)
+            x, y = torch.randn(4, 5, generator=g), torch.randn(4, 21, generator=g)
+            plain.load_state_dict({name[2:]: value for name, value in relay.state_dict().items()})
+            plain.zero_grad()
+            nn.functional.mse_loss(plain(x), y).backward()
+            expected = nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])
+            assert relay.step(x, y, nn.functional.mse_loss).grad_norm == float(expected)
 
 
 def test_deferred_commit_keeps_a_sum_in_the_server_and_says_so_in_bytes() -> None:
