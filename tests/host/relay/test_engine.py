@@ -7,19 +7,23 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from relay_eps.eps import GoldenEPS, SoftwareEPS
 from relay_eps.errors import RelayError
-from relay_eps.relay import LossScale, ModelledLink, Relay
+from relay_eps.relay import LossScale, ModelledLink, Relay, seed_generators
+from relay_eps.relay.link import from_numpy
 from tests.host.relay.following import follow, make_relay, take_step
-from tests.host.relay.models import CASES, MLP, SIDES, TIED, case, vectors
+from tests.host.relay.models import CASES, MLP, SIDES, TIED, case, layers_of, vectors
 from tests.host.relay.plans import linears
+from tests.host.relay.reference import cut, run_layers
 from tests.host.relay.servers import RecordingServer
 
 
@@ -93,6 +97,39 @@ def test_a_16_bit_wire_trains_the_fp32_master_weights(chosen: Any, wire: str, ru
     narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}[wire]
     assert all(value.dtype == torch.float32 for value in weights.values())
     assert not all(torch.equal(value, value.to(narrow).float()) for value in weights.values()), "the master is fp32"
+
+
+@pytest.mark.parametrize("chosen", [c for c in CASES if "spectral" not in c.name], ids=str)
+def test_h7_a_16_bit_wire_computes_what_a_16_bit_model_does(chosen: Any) -> None:
+    """To the bit, for each micro-batch's gradients and the buffers; with the buffers in the wire's format too."""
+    plain, batch = chosen.make().bfloat16(), chosen.batch(0, 12)
+    settings: dict[str, Any] = {"wire": "bf16", "micro_batch": 5, "mode": "adama"}
+    with (
+        RecordingServer(wire="bf16") as server,
+        make_relay(chosen, chosen.make().bfloat16(), server=server, **settings) as relay,
+    ):
+        take_step(relay, chosen, 0, 12)
+        taken, state = server.take_gradients(), relay.state_dict()
+    for micro, (start, stop) in enumerate(((0, 5), (5, 10), (10, 12))):
+        inputs, side, targets = (narrowed(cut(t, start, stop)) for t in (batch.inputs, batch.side or {}, batch.targets))
+        plain.zero_grad()
+        out = run_layers(
+            layers_of(plain),
+            inputs,
+            side,
+            lambda layer, m=micro: seed_generators(0, 0, layer, m, torch.device("cpu")),  # type: ignore[misc]
+        )
+        loss = chosen.loss(out, targets)
+        loss.backward(torch.full_like(loss, float(np.float32((stop - start) / 12))))
+        for name, parameter in plain.named_parameters():
+            if parameter.grad is not None:
+                assert torch.equal(from_numpy(taken[name][micro]), parameter.grad), name
+    assert all(torch.equal(state[name], buffer) for name, buffer in plain.named_buffers())
+
+
+def narrowed(tree: Any) -> Any:
+    """The floating tensors of a tree in bf16."""
+    return pytree.tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, tree)
 
 
 # --- the order of things
