@@ -328,6 +328,8 @@ class Relay:
         """
         if self._phase.closed:
             return
+        if self._phase.torn:
+            log.warning("the relay is closed torn: the model's weights are those of a step that was made only in part")
         self._phase.close()
         self._outbound.close()
         self._link.close()

@@ -235,6 +235,16 @@ def test_the_traceback_of_a_torn_step_says_so() -> None:
     assert any("torn" in note for note in getattr(caught.value, "__notes__", ["torn"]))
 
 
+def test_closing_a_torn_relay_says_what_the_weights_are(caplog: pytest.LogCaptureFixture) -> None:
+    relay = make_relay(CHAIN, micro_batch=MICRO)
+    assert isinstance(relay.model, Chain)
+    relay.model.low.arm("recompute", 0, raising(Boom()))
+    with pytest.raises(Boom):
+        take_step(relay, CHAIN, 0, N)
+    relay.close()
+    assert "closed torn" in caplog.text
+
+
 def test_a_gradient_that_overflows_only_as_a_sum_is_not_folded() -> None:
     with make_relay(CHAIN, micro_batch=6) as relay:
         before = whole_state(relay)
