@@ -9,7 +9,7 @@
    The crossover is the smallest load from which the relay keeps 95 % of the latter's speed.
 4. Device memory from step to step.
 
-    python benchmarks/gpu.py                # on CUDA
+    python benchmarks/gpu.py                # on CUDA; without it, as with --modelled
     python benchmarks/gpu.py --modelled     # the same code, small, on a CPU behind a modelled link: not a GPU's figures
 
 Each part has a share of the time and says what it left out. A table of all parts comes at the end.
@@ -152,7 +152,9 @@ def equality(place: Place) -> list[tuple[str, str]]:
 def _difference(place: Place, config: GptConfig, parts: int, **settings: Any) -> str:
     hyper = AdamHyper()
     plain = Gpt(config, 1).to(place.device)
-    moments = {name: [np.zeros(p.shape, np.float32) for _ in "mv"] for name, p in plain.named_parameters()}
+    moments = {
+        name: (np.zeros(p.shape, np.float32), np.zeros(p.shape, np.float32)) for name, p in plain.named_parameters()
+    }
     with place.relay(Gpt(config, 1), wire="fp32", **settings) as relay:
         for step in range(5):
             inputs, targets = place.batch(parts, config, step)
@@ -162,8 +164,10 @@ def _difference(place: Place, config: GptConfig, parts: int, **settings: Any) ->
             scale = _clip_coefficient(plain, clip) if clip is not None else 1.0
             for name, p in plain.named_parameters():
                 assert p.grad is not None
-                m, v = golden.fold(*moments[name], p.grad.cpu().numpy(), hyper.fold_scalars(), scale=scale, first=True)
-                moments[name] = [m, v]
+                m, v = moments[name]
+                gradient = p.grad.cpu().numpy()
+                m, v = golden.fold(m, v, gradient, hyper.fold_scalars(), scale=scale, first=True)
+                moments[name] = (m, v)
                 updated = golden.apply(p.detach().cpu().numpy(), m, v, hyper.apply_scalars(step + 1))
                 p.data.copy_(torch.from_numpy(updated))
         found = relay.state_dict()
@@ -274,11 +278,14 @@ def _speeds(place: Place, micro_batches: int) -> Load:
             warmup=1,
         )
     tokens = micro_batches * place.tokens
+    relay_time, resident, recomputing = (times[name] for name in ("relay", "resident", "recomputing"))
     return Load(
         tokens,
-        *(tokens / times[name].median for name in ("relay", "resident", "recomputing")),
-        ratio(times["resident"], times["relay"]),
-        ratio(times["recomputing"], times["relay"]),
+        tokens / relay_time.median,
+        tokens / resident.median,
+        tokens / recomputing.median,
+        ratio(resident, relay_time),
+        ratio(recomputing, relay_time),
     )
 
 
@@ -360,9 +367,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--json", type=Path, help="write everything to this file")
     options = parser.parse_args()
-    if not options.modelled and not torch.cuda.is_available():
-        parser.error("torch sees no CUDA device; --modelled runs the same code on the CPU behind a modelled link")
-    place = modelled(options.gigabytes) if options.modelled else on_cuda()
+    if options.modelled or not torch.cuda.is_available():
+        print("no CUDA device is used: sizes are small, and the figures are those of a model, not of a GPU")
+        place = modelled(options.gigabytes)
+    else:
+        place = on_cuda()
     clock = Clock(options.minutes)
     found: dict[str, Any] = {"equality": equality(place)}
     clock.part(0.4)
