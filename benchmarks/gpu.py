@@ -1,43 +1,52 @@
-"""The relay on a machine with a GPU, in at most eight minutes: equality, device memory, speed over the load, flatness.
+"""What only a GPU can show, in at most eight minutes: equal bits, flat memory, and how fast streaming is.
 
-1. Equality: five steps in fp32 under deterministic algorithms; every weight against plain PyTorch's gradient
-   accumulation on the same device, its gradients put through the golden rule.
-2. Device peak for 12 to 96 layers, stash on the host.
-3. Streamed against resident: tokens a second over tokens a layer load (a layer crosses the link twice a step however
-   many micro-batches it serves). Resident is plain training with weights, gradients and moments on the device and fused
-   AdamW; beside it the same with `torch.utils.checkpoint` around each block, which does the work that the relay does.
-   The crossover is the smallest load from which the relay keeps 95 % of the latter's speed.
-4. Device memory from step to step.
+1. Equality: training on the device under deterministic algorithms, against plain PyTorch's gradients put through the
+   golden rule. Wanted: no weight differs.
+2. Device peak over depth, over micro-batches, and from step to step, with the stash on the host.
+3. Speed of streamed training, as tokens/s, over tokens a layer load, against training with everything resident: plain,
+   and with `torch.utils.checkpoint` around every layer but the last, which computes what the relay computes. The
+   crossover is where streaming reaches 95 % of the latter.
+4. Overlap: a step of one sample is transfers and updates alone, a checkpointed resident step computing alone; a relay
+   step that takes less than both together hides the one behind the other.
 
-    python benchmarks/gpu.py                # on CUDA; without it, as with --modelled
-    python benchmarks/gpu.py --modelled     # the same code, small, on a CPU behind a modelled link: not a GPU's figures
+Without CUDA, or with --modelled, the same code runs on the CPU at a small size over a modelled link. Its figures show
+that the script works, and nothing about any GPU.
 
-Each part has a share of the time and says what it left out. A table of all parts comes at the end.
+    python benchmarks/gpu.py --json gpu.json
+    python benchmarks/gpu.py --modelled --minutes 1
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
+import platform
+import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-# cuBLAS reads it once, before its first product.
+# Before torch makes a handle: deterministic cuBLAS needs workspaces of a fixed size.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.timing import interleave, ratio
+from benchmarks.budget import Budget
+from benchmarks.gpu_report import Found, report
 from relay_eps.eps import golden
 from relay_eps.eps.hyper import AdamHyper
 from relay_eps.models.gpt import VOCABULARY, Gpt, next_byte_loss
@@ -45,345 +54,320 @@ from relay_eps.models.gpt_config import GptConfig
 from relay_eps.relay import ModelledLink, Relay, seed_generators
 
 MIB = 2**20
-#: Share of the resident speed, with recompute, from which streaming counts as free.
-CROSSOVER = 0.95
 
 
 @dataclass(frozen=True)
-class Place:
-    """The device, and the sizes that suit it."""
+class Plan:
+    """Sizes; tokens are bytes of text."""
 
     device: torch.device
-    name: str
+    wire: str
+    #: Set where a modelled link stands for the device's.
+    link: ModelledLink | None
     model: GptConfig
+    #: Samples of a micro-batch, of ``model.context`` tokens each.
     micro_batch: int
     depths: tuple[int, ...]
-    loads: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+    steps: int
     rounds: int
-    wire: str
-    link: ModelledLink | None
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a micro-batch."""
-        return self.micro_batch * self.model.context
 
     def relay(self, model: Gpt, **settings: Any) -> Relay:
-        """A relay on this device, weights streamed."""
-        settings = {"micro_batch": self.micro_batch, "wire": self.wire, **settings}
-        return Relay(model, device=self.device, link=self.link, **settings)
-
-    def batch(self, micro_batches: int, model: GptConfig, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random bytes in host memory, and the bytes after them."""
-        rng = torch.Generator().manual_seed(seed)
-        text = torch.randint(VOCABULARY, (micro_batches * self.micro_batch, model.context + 1), generator=rng)
-        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        return Relay(model, **{"device": self.device, "link": self.link, "wire": self.wire, **settings})
 
 
-def on_cuda() -> Place:
-    return Place(
-        torch.device("cuda", torch.cuda.current_device()),
-        torch.cuda.get_device_name(),
-        GptConfig(layers=12, width=2048, heads=16, context=1024),
+def full_plan() -> Plan:
+    return Plan(
+        torch.device("cuda"),
+        "bf16",
+        None,
+        GptConfig(layers=24, width=1024, heads=16, context=1024),
         micro_batch=4,
         depths=(12, 24, 48, 96),
-        loads=(1, 2, 4, 8, 16, 32),
+        micro_batches=(1, 2, 4, 8, 16, 32),
+        steps=5,
         rounds=3,
-        wire="bf16",
-        link=None,
     )
 
 
-def modelled(gigabytes_a_second: float) -> Place:
-    return Place(
+def small_plan() -> Plan:
+    return Plan(
         torch.device("cpu"),
-        f"a CPU behind a modelled link of {gigabytes_a_second:g} GB/s, not a GPU",
-        GptConfig(layers=4, width=64, heads=2, context=32),
+        "fp32",
+        ModelledLink(bytes_per_second=1e8),
+        GptConfig(layers=4, width=64, heads=4, context=32),
         micro_batch=2,
-        depths=(12, 24, 48),
-        loads=(1, 4, 16),
+        depths=(2, 4, 8),
+        micro_batches=(1, 4, 16),
+        steps=3,
         rounds=3,
-        wire="fp32",
-        link=ModelledLink(gigabytes_a_second * 1e9),
     )
 
 
-class Clock:
-    """The time that is left; a part asks whether another piece of work fits."""
-
-    def __init__(self, minutes: float) -> None:
-        self._start = time.monotonic()
-        self._end = self._start + 60 * minutes
-        self._part_end = self._end
-
-    def part(self, until: float) -> None:
-        """A part begins that may use the time up to the fraction ``until`` of the whole."""
-        self._part_end = self._start + until * (self._end - self._start)
-
-    def fits(self, seconds: float) -> bool:
-        """Whether work that takes about so long still fits this part."""
-        return time.monotonic() + seconds < self._part_end
+# --- what every part needs
 
 
-# --- equality
+def text(samples: int, context: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of random bytes, on the host."""
+    rng = torch.Generator().manual_seed(seed)
+    found = torch.randint(VOCABULARY, (samples, context + 1), generator=rng)
+    return found[:, :-1].contiguous(), found[:, 1:].contiguous()
 
 
-def equality(place: Place) -> list[tuple[str, str]]:
-    """Difference 0 or not, for each way to run; the worst difference where it is not."""
-    model = GptConfig(layers=3, width=128, heads=4, context=64, dropout=0.1)
-    ways: dict[str, dict[str, Any]] = {
-        "one micro-batch": {"parts": 1},
-        "three micro-batches": {"parts": 3},
-        "three, stash on the host": {"parts": 3, "stash": "host"},
-        "three, clipped (deferred)": {"parts": 3, "max_grad_norm": 0.5},
-    }
+def finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(device: torch.device, work: Callable[[], object]) -> float:
+    finish(device)
+    started = time.perf_counter()
+    work()
+    finish(device)
+    return time.perf_counter() - started
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Deterministic algorithms, attention by its formula, no TF32, as equality needs; as before afterwards."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cuda.matmul.allow_tf32
     torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
     try:
         with sdpa_kernel(SDPBackend.MATH):
-            return [(name, _difference(place, model, **settings)) for name, settings in ways.items()]
+            yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cuda.matmul.allow_tf32 = before[1]
 
 
-def _difference(place: Place, config: GptConfig, parts: int, **settings: Any) -> str:
-    hyper = AdamHyper()
-    plain = Gpt(config, 1).to(place.device)
-    moments = {
-        name: (np.zeros(p.shape, np.float32), np.zeros(p.shape, np.float32)) for name, p in plain.named_parameters()
-    }
-    with place.relay(Gpt(config, 1), wire="fp32", **settings) as relay:
-        for step in range(5):
-            inputs, targets = place.batch(parts, config, step)
-            relay.step(inputs, targets, next_byte_loss)
-            _accumulate(place, plain, inputs, targets, step)
-            clip = settings.get("max_grad_norm")
-            scale = _clip_coefficient(plain, clip) if clip is not None else 1.0
-            for name, p in plain.named_parameters():
-                assert p.grad is not None
-                m, v = moments[name]
-                gradient = p.grad.cpu().numpy()
-                m, v = golden.fold(m, v, gradient, hyper.fold_scalars(), scale=scale, first=True)
-                moments[name] = (m, v)
-                updated = golden.apply(p.detach().cpu().numpy(), m, v, hyper.apply_scalars(step + 1))
-                p.data.copy_(torch.from_numpy(updated))
-        found = relay.state_dict()
-    worst = max(float((p.detach().cpu() - found[name]).abs().max()) for name, p in plain.named_parameters())
-    return "difference 0" if worst == 0 else f"DIFFERS by up to {worst:.3g}"
+# --- 1. equality
 
 
-def _accumulate(place: Place, plain: Gpt, inputs: torch.Tensor, targets: torch.Tensor, step: int) -> None:
-    plain.zero_grad()
-    pieces = list(zip(inputs.split(place.micro_batch), targets.split(place.micro_batch), strict=True))
-    for micro, (x, y) in enumerate(pieces):
-        value = x.to(place.device)
-        for index, layer in enumerate(plain):
-            seed_generators(0, step, index, micro, place.device)
-            value = layer(value)
-        loss = next_byte_loss(value, y.to(place.device))
-        loss.backward(torch.full_like(loss, float(np.float32(len(x) / len(inputs)))))
+class GoldenTraining:
+    """Plain PyTorch's gradients on the device, summed in fp32, through the golden rule on the host."""
+
+    def __init__(self, plan: Plan, config: GptConfig, wire: str, hyper: AdamHyper) -> None:
+        self._device, self._hyper = plan.device, hyper
+        self._dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[wire]
+        self._model = Gpt(config)
+        self.weights = [p.detach().numpy().copy() for p in self._model.parameters()]
+        self._moments = [(np.zeros_like(w), np.zeros_like(w)) for w in self.weights]
+        self._model.to(self._device, self._dtype)
+
+    def step(self, number: int, inputs: Tensor, targets: Tensor, micro_batch: int, clip: float | None) -> None:
+        parameters = list(self._model.parameters())
+        total: list[Tensor] = []
+        for micro, (x, y) in enumerate(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True)):
+            carried = x.to(self._device)
+            for index, layer in enumerate(self._model):
+                seed_generators(0, number, index, micro, self._device)
+                carried = layer(carried)
+            loss = next_byte_loss(carried, y.to(self._device))
+            upstream = torch.full_like(loss, float(np.float32(len(x) / len(inputs))))
+            found = [g.float() for g in torch.autograd.grad(loss, parameters, upstream)]
+            total = [a + b for a, b in zip(total, found, strict=True)] if total else found
+        scale = 1.0
+        if clip is not None:
+            scale = float(torch.clamp(clip / (torch.nn.utils.get_total_norm(total) + 1e-6), max=1.0))
+        fold, apply = self._hyper.fold_scalars(), self._hyper.apply_scalars(number + 1)
+        for i, gradient in enumerate(total):
+            m, v = golden.fold(*self._moments[i], gradient.cpu().numpy(), fold, scale=scale, first=True)
+            self._moments[i] = (m, v)
+            self.weights[i] = golden.apply(self.weights[i], m, v, apply)
+            with torch.no_grad():
+                parameters[i].copy_(torch.from_numpy(self.weights[i]))
 
 
-def _clip_coefficient(plain: Gpt, clip: float) -> float:
-    norm = torch.nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])
-    return float(torch.clamp(clip / (norm + 1e-6), max=1.0))
+def equality(plan: Plan, budget: Budget, found: Found) -> None:
+    config = GptConfig(layers=3, width=64, heads=4, context=32, dropout=0.1)
+    # Micro-batches of a mini-batch of 6, an uneven split among them; where the stash waits; clipping, which defers.
+    ways = [(2, "device", None), (6, "device", None), (4, "device", None), (2, "host", None), (2, "device", 0.5)]
+    cases = list(itertools.product(("fp32", "bf16") if plan.wire == "bf16" else ("fp32",), ways))
+    for wire, (micro_batch, stash, clip) in budget.points("equality", cases, lambda case: 1.0):
+        settings = {"micro_batch": micro_batch, "stash": stash, "max_grad_norm": clip}
+        with exact_arithmetic():
+            reference = GoldenTraining(plan, config, wire, AdamHyper(lr=1e-3))
+            with plan.relay(Gpt(config), wire=wire, lr=1e-3, **settings) as relay:
+                for number in range(5):
+                    inputs, targets = text(6, config.context, number)
+                    relay.step(inputs, targets, next_byte_loss)
+                    reference.step(number, inputs, targets, micro_batch, clip)
+                weights = [w.numpy() for w in relay.state_dict().values()]
+        pairs = zip(weights, reference.weights, strict=True)
+        found.equality.append(
+            {
+                "wire": wire,
+                "micro_batches": math.ceil(6 / micro_batch),
+                "stash": stash,
+                "clipped": clip is not None,
+                "weights": sum(w.size for w in weights),
+                "differ": sum(int((a.view(np.uint32) != b.view(np.uint32)).sum()) for a, b in pairs),
+            }
+        )
 
 
-# --- memory
-
-
-def device_peaks(place: Place, clock: Clock) -> list[tuple[int, int]]:
-    """(layers, peak bytes) with the stash on the host; deeper models are left out when time is short."""
-    found: list[tuple[int, int]] = []
-    took = 0.0
-    for depth in place.depths:
-        if not clock.fits(2.5 * took):
-            break
-        started = time.monotonic()
-        config = _deep(place.model, depth)
-        inputs, targets = place.batch(2, config)
-        with place.relay(Gpt(config), stash="host") as relay:
-            relay.step(inputs, targets, next_byte_loss)
-            with relay.measure_device_peak() as peak:
-                relay.step(inputs, targets, next_byte_loss)
-        found.append((depth, peak.bytes))
-        took = time.monotonic() - started
-    return found
-
-
-def step_to_step(place: Place, steps: int = 10) -> list[int]:
-    """The device's peak in each of some steps after the first."""
-    inputs, targets = place.batch(2, place.model)
-    found = []
-    with place.relay(Gpt(place.model), stash="host") as relay:
-        relay.step(inputs, targets, next_byte_loss)
-        for _ in range(steps):
-            with relay.measure_device_peak() as peak:
-                relay.step(inputs, targets, next_byte_loss)
-            found.append(peak.bytes)
-    return found
-
-
-def _deep(model: GptConfig, layers: int) -> GptConfig:
-    # Half the width: 96 layers with their moments must fit an ordinary host.
-    return GptConfig(layers=layers, width=model.width // 2, heads=model.heads, context=model.context)
-
-
-# --- speed
+# --- 2. device peak
 
 
 @dataclass(frozen=True)
-class Load:
-    """Speeds at one load, in tokens a second, and the ratios of median times in the interleaved run."""
+class PeakPoint:
+    """A model and a mini-batch whose device peak is measured in ``steps`` steps, after a first one."""
 
-    tokens_a_load: int
-    relay: float
-    resident: float
-    recomputing: float
-    of_resident: float
-    of_recomputing: float
+    over: str
+    depth: int
+    micro_batches: int
+    steps: int = 1
 
+    def __str__(self) -> str:
+        return f"depth {self.depth} with {self.micro_batches} micro-batches"
 
-def sweep(place: Place, clock: Clock) -> list[Load]:
-    """Streamed against resident, from the smallest load up; the largest are left out when time is short."""
-    found: list[Load] = []
-    took = 0.0
-    for micro_batches in place.loads:
-        if not clock.fits(2.2 * took):
-            break
-        started = time.monotonic()
-        found.append(_speeds(place, micro_batches))
-        took = time.monotonic() - started
-    return found
+    @property
+    def cost(self) -> float:
+        """Making the model, then the steps."""
+        return self.depth * (2 + 0.1 * self.micro_batches * (1 + self.steps))
 
 
-def _speeds(place: Place, micro_batches: int) -> Load:
-    inputs, targets = place.batch(micro_batches, place.model)
-    with place.relay(Gpt(place.model)) as relay:
-
-        def streamed() -> None:
+def peaks(plan: Plan, budget: Budget, found: Found) -> None:
+    shallow, few = plan.depths[0], plan.micro_batches[min(2, len(plan.micro_batches) - 1)]
+    points = [PeakPoint("step", shallow, few, plan.steps)]
+    points += [PeakPoint("micro-batches", shallow, n) for n in plan.micro_batches]
+    points += [PeakPoint("depth", depth, few) for depth in plan.depths]
+    for point in budget.points("device peak", points, lambda point: point.cost):
+        config = replace(plan.model, layers=point.depth)
+        if host_bytes(config) > 0.8 * available_bytes():
+            budget.left_out.append(f"device peak: {point} needs {host_bytes(config) / 1e9:.0f} GB of host memory")
+            continue
+        inputs, targets = text(point.micro_batches * plan.micro_batch, plan.model.context)
+        with plan.relay(Gpt(config), stash="host", micro_batch=plan.micro_batch) as relay:
             relay.step(inputs, targets, next_byte_loss)
-            place.synchronize()
-
-        times = interleave(
-            {
-                "relay": streamed,
-                "resident": _resident(place, inputs, targets, recompute=False),
-                "recomputing": _resident(place, inputs, targets, recompute=True),
-            },
-            place.rounds,
-            warmup=1,
-        )
-    tokens = micro_batches * place.tokens
-    relay_time, resident, recomputing = (times[name] for name in ("relay", "resident", "recomputing"))
-    return Load(
-        tokens,
-        tokens / relay_time.median,
-        tokens / resident.median,
-        tokens / recomputing.median,
-        ratio(resident, relay_time),
-        ratio(recomputing, relay_time),
-    )
+            for step in range(1, point.steps + 1):
+                with relay.measure_device_peak() as peak:
+                    relay.step(inputs, targets, next_byte_loss)
+                value = {"step": step, "micro-batches": point.micro_batches, "depth": point.depth}[point.over]
+                found.peaks.append({"over": point.over, "value": value, "bytes": peak.bytes})
 
 
-def _resident(place: Place, inputs: torch.Tensor, targets: torch.Tensor, *, recompute: bool) -> Callable[[], None]:
-    dtype = torch.bfloat16 if place.wire == "bf16" else torch.float32
-    model = Gpt(place.model).to(place.device, dtype)
+def host_bytes(config: GptConfig) -> int:
+    """Host memory of a relay: 14 bytes a parameter of the blocks (p, m, v, a 16-bit wire copy), and 4 to close it."""
+    return 18 * config.layers * 12 * config.width**2
+
+
+def available_bytes() -> int:
+    """Host memory that programs can still have."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError("/proc/meminfo has no MemAvailable")
+
+
+# --- 3. speed, and 4. overlap
+
+
+def resident(plan: Plan, *, checkpointed: bool) -> Callable[[Tensor, Tensor], None]:
+    """A plain training step with everything on the device: weights in the wire format, fused AdamW."""
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[plan.wire]
+    model = Gpt(plan.model).to(plan.device, dtype)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
-    def forward(value: torch.Tensor) -> torch.Tensor:
-        last = len(model) - 1
-        for index, layer in enumerate(model):
-            keep = not recompute or index == last
-            value = layer(value) if keep else checkpoint(layer, value, use_reentrant=False)
-        return value
-
-    def step() -> None:
+    def step(inputs: Tensor, targets: Tensor) -> None:
         optimizer.zero_grad()
-        pieces = list(zip(inputs.split(place.micro_batch), targets.split(place.micro_batch), strict=True))
-        for x, y in pieces:
-            loss = next_byte_loss(forward(x.to(place.device)), y.to(place.device))
-            (loss / len(pieces)).backward()
+        for x, y in zip(inputs.split(plan.micro_batch), targets.split(plan.micro_batch), strict=True):
+            carried = x.to(plan.device)
+            for layer in model:
+                # The relay's last layer keeps its graph, too.
+                kept = not checkpointed or layer is model[-1]
+                carried = layer(carried) if kept else checkpoint(layer, carried, use_reentrant=False)
+            (next_byte_loss(carried, y.to(plan.device)) * (len(x) / len(inputs))).backward()
         optimizer.step()
-        place.synchronize()
 
     return step
 
 
-# --- the table
-
-
-def report(place: Place, found: dict[str, Any]) -> None:
-    print(f"\nrelay-eps on {place.name}; torch {torch.__version__}\n")
-    print("equality, five steps in fp32 against plain PyTorch under the golden rule")
-    for name, verdict in found["equality"]:
-        print(f"  {name:28} {verdict}")
-    shape = _deep(place.model, 0 + place.depths[0])
-    print(f"\ndevice peak, width {shape.width}, context {shape.context}, stash on the host")
-    for depth, peak in found["peaks"]:
-        print(f"  {depth:4} layers {peak / MIB:10.1f} MiB  {peak / found['peaks'][0][1]:.3f} of the first")
-    _left_out("depths", place.depths, len(found["peaks"]))
-    model = place.model
-    print(f"\nspeed, {model.layers} blocks of width {model.width}, wire {place.wire}: tokens a second, medians")
-    print(
-        f"  {'tokens a load':>14} {'relay':>12} {'resident':>12} {'recomputing':>12} "
-        f"{'of resident':>12} {'of recomp.':>12}"
-    )
-    for load in found["loads"]:
-        print(
-            f"  {load.tokens_a_load:14,} {load.relay:12,.0f} {load.resident:12,.0f} {load.recomputing:12,.0f} "
-            f"{load.of_resident:12.3f} {load.of_recomputing:12.3f}"
-        )
-    _left_out("loads", place.loads, len(found["loads"]))
-    print(f"  {crossover(found['loads'])}")
-    flat = found["steps"]
-    print(f"\ndevice peak from step to step: {min(flat) / MIB:.2f} to {max(flat) / MIB:.2f} MiB over {len(flat)} steps")
-
-
-def crossover(loads: list[Load]) -> str:
-    """From which load on the relay keeps the wanted share, in words."""
-    kept = [load.of_recomputing >= CROSSOVER for load in loads]
-    for index, load in enumerate(loads):
-        if all(kept[index:]):
-            return (
-                f"crossover: {CROSSOVER:.0%} of recomputing or more from {load.tokens_a_load:,} tokens a layer load on"
+def speed(plan: Plan, budget: Budget, found: Found) -> None:
+    contenders: dict[str, Callable[[Tensor, Tensor], object]] = {
+        "resident": resident(plan, checkpointed=False),
+        "checkpointed": resident(plan, checkpointed=True),
+    }
+    with plan.relay(Gpt(plan.model), micro_batch=plan.micro_batch) as relay:
+        contenders["streamed"] = lambda x, y: relay.step(x, y, next_byte_loss)
+        one = text(1, plan.model.context)
+        for work in contenders.values():
+            work(*one)
+        # Transfers and updates are the same in every step; a step of one sample is little else.
+        alone = statistics.median(timed(plan.device, lambda: contenders["streamed"](*one)) for _ in range(5))
+        for micro_batches in budget.points("speed and overlap", plan.micro_batches, lambda n: 1.0 + n):
+            batch = text(micro_batches * plan.micro_batch, plan.model.context)
+            median = in_turn(plan, {name: partial(work, *batch) for name, work in contenders.items()})
+            tokens = batch[0].numel()
+            rates = {name: tokens / seconds for name, seconds in median.items()}
+            found.speed.append({"tokens": tokens, "micro_batches": micro_batches, **rates})
+            computing, whole = median["checkpointed"], median["streamed"]
+            found.overlap.append(
+                {"tokens": tokens, "transfers and updates": alone, "computing": computing, "relay": whole}
             )
-    best = max((load.of_recomputing for load in loads), default=0.0)
-    return f"no crossover in this range: at best {best:.0%} of recomputing, wanted {CROSSOVER:.0%}"
 
 
-def _left_out(what: str, wanted: tuple[int, ...], done: int) -> None:
-    if done < len(wanted):
-        print(f"  left out for want of time: {what} {', '.join(map(str, wanted[done:]))}")
+def in_turn(plan: Plan, contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of each, taken in turns after a first run, which allocates."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for work in contenders.values():
+        work()
+    for _ in range(plan.rounds):
+        for name, work in contenders.items():
+            seconds[name].append(timed(plan.device, work))
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+# --- the whole
+
+
+def machine(plan: Plan) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if plan.link is None else f"CPU, {platform.machine()}",
+        "modelled": plan.link is not None,
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "wire": plan.wire,
+    }
+    if plan.link is not None:
+        return {**facts, "link, bytes/s": plan.link.bytes_per_second}
+    from relay_eps.relay.pinned import pinned_empty
+
+    host = torch.from_numpy(pinned_empty(256 * MIB))
+    there = torch.empty_like(host, device=plan.device)
+    for way, copy in (
+        ("to the device", lambda: there.copy_(host, non_blocking=True)),
+        ("from the device", lambda: host.copy_(there, non_blocking=True)),
+    ):
+        copy()
+        facts[f"link {way}, bytes/s"] = host.nbytes / min(timed(plan.device, copy) for _ in range(5))
+    return facts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modelled", action="store_true", help="small, on the CPU, behind a modelled link")
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="the modelled link's bytes a second, in 10**9")
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--modelled", action="store_true", help="small, on the CPU, over a modelled link")
+    parser.add_argument("--minutes", type=float, default=8.0, help="time to keep to; what does not fit is left out")
+    parser.add_argument("--width", type=int, help="features of a position, a multiple of 64")
+    parser.add_argument("--micro-batch", type=int, help="samples of a micro-batch; fewer for a small device")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     options = parser.parse_args()
-    if options.modelled or not torch.cuda.is_available():
-        print("no CUDA device is used: sizes are small, and the figures are those of a model, not of a GPU")
-        place = modelled(options.gigabytes)
-    else:
-        place = on_cuda()
-    clock = Clock(options.minutes)
-    found: dict[str, Any] = {"equality": equality(place)}
-    clock.part(0.4)
-    found["peaks"] = device_peaks(place, clock)
-    found["steps"] = step_to_step(place)
-    clock.part(1.0)
-    found["loads"] = sweep(place, clock)
-    report(place, found)
+    plan = full_plan() if torch.cuda.is_available() and not options.modelled else small_plan()
+    if options.width:
+        plan = replace(plan, model=replace(plan.model, width=options.width, heads=options.width // 64))
+    if options.micro_batch:
+        plan = replace(plan, micro_batch=options.micro_batch)
+    budget = Budget(60 * options.minutes, {"equality": 1.0, "device peak": 3.0, "speed and overlap": 3.0})
+    found = Found(machine(plan))
+    for part in (equality, peaks, speed):
+        part(plan, budget, found)
+    found.left_out = budget.left_out
+    report(found, plan.model, plan.micro_batch)
     if options.json:
-        options.json.write_text(json.dumps({"place": place.name, **found}, default=vars, indent=1) + "\n")
-    if any(verdict != "difference 0" for _, verdict in found["equality"]):
-        raise SystemExit("the relay's weights differ from plain PyTorch's")
+        options.json.write_text(json.dumps(asdict(found), indent=1))
+    if any(row["differ"] for row in found.equality):
+        sys.exit("weights differ from the reference")
 
 
 if __name__ == "__main__":

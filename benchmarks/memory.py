@@ -28,6 +28,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.table import print_table
 from relay_eps.relay import ModelledLink, Relay
 
 MIB = 2**20
@@ -162,16 +163,6 @@ def growth(peak: Callable[[int], int], sizes: Sequence[int]) -> list[tuple[int, 
 
 
 # --- the report
-
-
-def print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    print(f"\n{title}")
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        first, *others = (
-            text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  " + "  ".join([first, *others]))
 
 
 def mib(nbytes: int) -> str:
