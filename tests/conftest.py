@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ settings.register_profile(
     "relay-eps", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.differing_executors]
 )
 settings.load_profile("relay-eps")
+
+# A shell starts background jobs with Ctrl-C ignored, and Python then installs no handler: tests of Ctrl-C would wait
+# for an exception that never comes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
