@@ -18,6 +18,10 @@ def main() -> None:
 
             sys.exit(doctor.main(sys.argv[2:]))
         sys.exit(f"error: the command line needs {error.name}: pip install {error.name} (only `doctor` works without)")
+    except KeyboardInterrupt:
+        # Loading takes a moment, and nothing has begun.
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     app.run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -123,6 +124,7 @@ class Relay:
         self.loss_scale = loss_scale
         self._device = build.resolve_device(device)
         self._phase = Phase()
+        self._process = os.getpid()
         self._settling = False
         self._graph_checked = False
         self._told_no_gradient: set[str] = set()
@@ -347,6 +349,10 @@ class Relay:
     # --- inside
 
     def _require_idle(self, call: str, *, torn: bool = False) -> None:
+        if os.getpid() != self._process:
+            raise RelayError(
+                f"{call} was called in a forked process, which has none of the relay's threads: make one there"
+            )
         self._phase.require_idle(call, torn=torn)
         self._ownership.check()
 

@@ -12,6 +12,10 @@ from relay_eps.models.gpt_config import GptConfig
 
 #: The parameter servers that a run can ask for.
 SERVERS = ("software",)
+#: The software server's own limit; torch crashes on exit after far more.
+MOST_THREADS = 1024
+#: No count of sequences or steps is larger.
+MOST = 2**31 - 1
 #: Adam's betas; 0.95 is what language models are commonly trained with.
 BETAS = (0.9, 0.95)
 
@@ -57,6 +61,9 @@ class TrainConfig:
         for name in ("clip", "link_gbps", "threads"):
             value = getattr(self, name)
             self._refuse(name, value is not None and not value > 0, "above 0")
+        self._refuse("threads", self.threads is not None and self.threads > MOST_THREADS, f"at most {MOST_THREADS}")
+        for name in ("batch", "micro_batch", "steps", "eval_sequences"):
+            self._refuse(name, getattr(self, name) > MOST, f"at most {MOST}")
         self._refuse("seed", not 0 <= self.seed < 2**63, "at least 0 and below 2**63")
         Format.parse(self.wire)
         if self.link_gbps is not None and self.device != "cpu":

@@ -56,7 +56,8 @@ class RunFolder:
             )
         if (path / _SETTINGS).exists():
             raise RelayEpsError(
-                f"{path} holds a run without a checkpoint: remove the folder, or choose another one with --out"
+                f"{path} holds a run without a checkpoint, which another process may be training: choose another "
+                "folder with --out, or remove it if that run is over"
             )
 
     @classmethod
@@ -66,6 +67,11 @@ class RunFolder:
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            # Whoever makes the settings file has the folder: of two runs that start at once, one is refused.
+            folder._settings.touch(exist_ok=False)
+        except FileExistsError:
+            cls.refuse_taken(path)
+            raise RelayEpsError(f"the run's folder {path} cannot be made: a file is in its place") from None
         except OSError as error:
             raise RelayEpsError(f"the run's folder {path} cannot be made: {error.strerror}") from error
         folder.record(config, DataRecord.of(data))
@@ -77,6 +83,7 @@ class RunFolder:
         folder = cls(path)
         settings = folder._read()
         if checkpoint.newest(path) is None:
+            folder._refuse_broken_checkpoint()
             raise CheckpointError(
                 f"{path} holds a run that ended before its first checkpoint: remove the folder and train it again, "
                 "with --save-every to save as it goes"
@@ -98,6 +105,12 @@ class RunFolder:
             temporary.replace(self._settings)
         except OSError as error:
             raise RelayEpsError(f"{self._settings} cannot be written: {error.strerror}") from error
+
+    def _refuse_broken_checkpoint(self) -> None:
+        for step in sorted(self.path.glob("step-*")):
+            raise CheckpointError(
+                f"{step} is not a whole checkpoint: its manifest.json is missing; restore it from a copy"
+            )
 
     @property
     def _settings(self) -> Path:

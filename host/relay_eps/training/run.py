@@ -17,7 +17,7 @@ from torch import Tensor
 from relay_eps.data import TextData
 from relay_eps.eps.contract import EagerParamServer
 from relay_eps.eps.software import SoftwareEPS
-from relay_eps.errors import CheckpointError
+from relay_eps.errors import CheckpointError, NonFiniteLoss
 from relay_eps.interrupt import GracefulInterrupt
 from relay_eps.models.gpt import Gpt, next_byte_loss
 from relay_eps.relay import ModelledLink, Relay, StepResult
@@ -224,6 +224,11 @@ class Session:
         batch = self._data.validation_batch(sequences=self.config.eval_sequences, context=self.config.model.context)
         inputs, targets = map(torch.from_numpy, batch)
         loss = self.relay.evaluate(inputs, targets, next_byte_loss)
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(
+                f"the validation loss after step {self.relay.steps_done} is {loss}: training has diverged, and nothing "
+                "more is saved; go on from an earlier checkpoint with a lower learning rate"
+            )
         self._report(Evaluated(self.relay.steps_done, loss))
         return loss
 

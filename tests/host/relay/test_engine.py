@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from typing import Any
@@ -35,6 +36,22 @@ def test_a_result_says_what_happened() -> None:
     assert (result.micro_batches, result.samples) == (3, 12)
     assert result.input_gradients is None
     assert result.side_gradients is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_in_a_forked_process_the_relay_is_refused_and_does_not_hang() -> None:
+    with make_relay(MLP) as relay:
+        take_step(relay, MLP, 0, 6)
+        child = os.fork()
+        if not child:
+            try:
+                take_step(relay, MLP, 1, 6)
+            except RelayError as error:
+                os._exit(7 if "forked process" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        take_step(relay, MLP, 1, 6)
 
 
 def test_the_relay_tells_how_it_is_set_up() -> None:

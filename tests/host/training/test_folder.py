@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relay_eps.checkpoint import Checkpoint, save
+from relay_eps.checkpoint import Checkpoint, newest, save
 from relay_eps.data import TextData
 from relay_eps.eps import GoldenEPS
 from relay_eps.errors import CheckpointError, DataError, RelayEpsError
@@ -36,9 +36,7 @@ def test_what_was_recorded_is_read_again(tmp_path: Path):
 def test_a_folder_with_a_run_is_not_taken_for_another(tmp_path: Path):
     RunFolder.create(tmp_path, CONFIG, DATA)
     before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(
-        RelayEpsError, match="without a checkpoint: remove the folder, or choose another one with --out"
-    ):
+    with pytest.raises(RelayEpsError, match="which another process may be training: choose another folder with --out"):
         RunFolder.create(tmp_path, CONFIG.with_steps(9), DATA)
     save(tmp_path, GoldenEPS(), Checkpoint(1, {}, {}))
     with pytest.raises(RelayEpsError, match=r"already holds a run: go on with it by `relay-eps resume .*--out"):
@@ -50,6 +48,27 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(RelayEpsError, match="file/run cannot be made"):
         RunFolder.create(tmp_path / "file" / "run", CONFIG, DATA)
+
+
+def test_of_two_runs_that_start_at_once_one_gets_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    look = RunFolder.refuse_taken
+    # Both have looked, and found the folder free, before either makes it.
+    monkeypatch.setattr(RunFolder, "refuse_taken", staticmethod(lambda path: None))
+    RunFolder.create(tmp_path, CONFIG, DATA)
+    before = (tmp_path / "run.json").read_bytes()
+    looks = iter([lambda path: None, look])
+    monkeypatch.setattr(RunFolder, "refuse_taken", staticmethod(lambda path: next(looks)(path)))
+    with pytest.raises(RelayEpsError, match="another process may be training"):
+        RunFolder.create(tmp_path, CONFIG.with_steps(9), DATA)
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_a_checkpoint_that_lost_its_manifest_is_named(tmp_path: Path):
+    (newest(with_checkpoint(tmp_path)) / "manifest.json").unlink()  # type: ignore[operator]
+    with pytest.raises(
+        CheckpointError, match=r"step-00000001 is not a whole checkpoint: its manifest\.json is missing"
+    ):
+        RunFolder.open(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "empty/../file"])

@@ -251,3 +251,11 @@ def test_ended_is_the_last_event_after_an_interrupt_too(tmp_path: Path):
     train(config(tmp_path), None, interrupting_at(1, events))
     assert isinstance(events[-1], Ended)
     assert events[-1].run is None
+
+
+def test_a_run_that_diverged_is_no_success_and_is_not_saved(tmp_path: Path):
+    with pytest.raises(NonFiniteLoss, match="the validation loss after step 1 is nan: training has diverged"):
+        train(
+            config(tmp_path, steps=1, warmup=0, lr=1e30, weight_decay=0.0), RunFolder(tmp_path / "run").path, Events()
+        )
+    assert newest(tmp_path / "run") is None
