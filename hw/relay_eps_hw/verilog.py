@@ -1,0 +1,93 @@
+"""The Verilog of the lanes: one lane converted once, and the array around N instances of it.
+
+Converting sixteen lanes in place would take Amaranth a minute, and every tool after it as much again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.back import verilog
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
+
+from relay_eps_hw.faults import Faults
+from relay_eps_hw.lane.beat import lane_ports
+from relay_eps_hw.lane.lane import Lane
+from relay_eps_hw.lane.lanes import Lanes
+from relay_eps_hw.lane.timing import DEEP, Depths
+from relay_eps_hw.targets import Target
+
+LANES_MODULE = "relay_eps_lanes"
+LANE_MODULE = "relay_eps_lane"
+
+
+class LaneInstance(wiring.Component):
+    """A lane that stands in a Verilog module of its own, called `LANE_MODULE`."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.fmt = lane.fmt
+        self.timing = lane.timing
+        self.faults = lane.faults
+        super().__init__(lane_ports(lane.fmt.width))
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        ports: dict[str, Any] = {
+            f"{'i' if member.flow is In else 'o'}_{name}": getattr(self, name)
+            for name, member in self.signature.members.items()
+        }
+        if self.faults is not None:
+            ports["i_fault"] = self.faults.select
+        m.submodules.lane = Instance(LANE_MODULE, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
+        return m
+
+
+def lanes_verilog(
+    lanes: int, *, depths: Depths = DEEP, target: Target = Target.GENERIC, faults: Faults | None = None
+) -> str:
+    """The Verilog of `Lanes`: the module ``relay_eps_lanes`` and, under it, ``relay_eps_lane``.
+
+    Ports are clk, rst (active high, synchronous), ``i__payload``, ``i__valid``, ``i__ready`` and the same for ``o``;
+    a comment above each module's text says where the fields of the payloads lie. With ``faults`` there is one more
+    input, ``fault``. The text is the same in every run and from every folder.
+
+    Raises ValueError for a number of lanes, or a depth, that is not supported.
+    """
+    lane = Lane(depths, target=target, faults=faults)
+    array = Lanes(lanes, lambda: LaneInstance(lane), faults=faults)
+    texts = []
+    for component, name in ((lane, LANE_MODULE), (array, LANES_MODULE)):
+        ports = [port for _, _, port in component.signature.flatten(component)]
+        if faults is not None:
+            ports.append(faults.select)
+        texts.append(verilog.convert(component, name=name, ports=_values(ports), emit_src=False, strip_internal_attrs=True))
+    return "\n".join([_payloads(array), *texts])
+
+
+def _values(ports: list[Any]) -> list[Any]:
+    return [getattr(port, "as_value", lambda port=port: port)() for port in ports]
+
+
+def fields(layout: data.Layout) -> dict[str, tuple[int, int]]:
+    """Where each field of a beat lies: its lowest bit and its width, by a dotted name such as ``elements.0.g``."""
+    places: dict[str, tuple[int, int]] = {}
+    for key, field in layout:
+        if isinstance(field.shape, data.Layout):
+            for name, (offset, width) in fields(field.shape).items():
+                places[f"{key}.{name}"] = (field.offset + offset, width)
+        else:
+            places[str(key)] = (field.offset, field.width)
+    return places
+
+
+def _payloads(array: Lanes) -> str:
+    lines = [f"// {LANES_MODULE}: {len(array.i.payload.mask)} AdamA lanes, {array.latency} clocks deep. Payloads:"]
+    for stream in ("i", "o"):
+        layout = getattr(array, stream).payload.shape()
+        lines += [
+            f"//   {stream}__payload[{offset + width - 1}:{offset}] {name}"
+            for name, (offset, width) in fields(layout).items()
+        ]
+    return "\n".join(lines)
