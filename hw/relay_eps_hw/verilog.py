@@ -62,7 +62,9 @@ def lanes_verilog(
         ports = [port for _, _, port in component.signature.flatten(component)]
         if faults is not None:
             ports.append(faults.select)
-        texts.append(verilog.convert(component, name=name, ports=_values(ports), emit_src=False, strip_internal_attrs=True))
+        texts.append(
+            verilog.convert(component, name=name, ports=_values(ports), emit_src=False, strip_internal_attrs=True)
+        )
     return "\n".join([_payloads(array), *texts])
 
 

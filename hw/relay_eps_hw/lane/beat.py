@@ -41,7 +41,7 @@ class Operation(IntEnum):
 
 def scalars_layout(width: int) -> data.StructLayout:
     """The scalars of an operation, ``width`` bits each."""
-    return data.StructLayout({name: width for name in SCALARS})
+    return data.StructLayout(dict.fromkeys(SCALARS, width))
 
 
 def beat_in_layout(lanes: int, width: int) -> data.StructLayout:

@@ -17,7 +17,7 @@ never negative, so two of the adders never cancel.
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Cat, Module, Value
 from amaranth.lib import wiring
 
 from relay_eps_hw.delay import DelayLine

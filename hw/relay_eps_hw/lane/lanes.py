@@ -38,7 +38,7 @@ class Lanes(wiring.Component):
     """
 
     def __init__(self, lanes: int, lane: Callable[[], Any], *, faults: Faults | None = None) -> None:
-        if isinstance(lanes, bool) or lanes not in LANE_COUNTS:
+        if type(lanes) is not int or lanes not in LANE_COUNTS:
             raise ValueError(f"{lanes!r} lanes are not supported: use one of {', '.join(map(str, LANE_COUNTS))}")
         self.faults = faults
         self._lanes = [lane() for _ in range(lanes)]

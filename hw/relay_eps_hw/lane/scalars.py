@@ -40,8 +40,7 @@ class ScalarEntry(wiring.Component):
         operation (in, 3), first (in, 1), i (in): the operation and its scalars.
         o (out; a clock later): the scalars that make a fold and an apply of it.
         outside (out, 1; two clocks later): one of ``i`` was outside the contract.
-        no_g, no_m, no_v (out, 1; in the same clock as ``operation``): g and m are to enter as -0, v as +0; with ``no_v`` m
-            as +0 too.
+        no_g, no_m, no_v (out, 1; in the clock of ``operation``): g is to enter as -0; m as -0; v, and m, as +0.
     """
 
     def __init__(self, fmt: FloatFormat, faults: Faults | None = None) -> None:

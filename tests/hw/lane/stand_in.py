@@ -1,4 +1,4 @@
-"""A lane without arithmetic: each output says which inputs it came from, so that what is around the lane can be tested."""
+"""A lane without arithmetic: each output says which inputs it came from, to test what is around it."""
 
 from __future__ import annotations
 
