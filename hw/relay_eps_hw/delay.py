@@ -9,13 +9,16 @@ from amaranth.lib.wiring import In, Out
 
 #: Delays up to this many clocks are plain registers; AMD's tools make shift-register LUTs of them.
 LONGEST_IN_REGISTERS = 3
+#: RAMs of up to this many rows are made of LUTs, whose output is fast; larger ones get a register after them.
+ROWS_IN_LUTS = 16
 
 
 class DelayLine(wiring.Component):
     """``o`` is what ``i`` was ``clocks`` clocks ago. It always runs; there is no stall and no reset of what is in it.
 
-    A line of more than `LONGEST_IN_REGISTERS` clocks is a circular buffer: a counter addresses a RAM that is read and
-    written at the same place, and a register after the RAM keeps its slow output out of the paths that follow.
+    A line of more than `LONGEST_IN_REGISTERS` clocks is a circular buffer: a counter addresses a RAM, and what is read
+    is the oldest row, one clock before it is written again. A register after a block RAM keeps its slow output out of
+    the paths that follow.
 
     Ports:
         i (in, width), o (out, width).
@@ -49,9 +52,9 @@ class DelayLine(wiring.Component):
         return value
 
     def _in_ram(self, m: Module) -> None:
-        # A place is read one clock before it is written again: `rows` clocks pass in the RAM, one in its read
-        # register (part of the RAM or beside it), one in the register after it.
-        rows = self.clocks - 1
+        # As many clocks pass in the RAM, its own read register included, as it has rows.
+        in_luts = self.clocks <= ROWS_IN_LUTS
+        rows = self.clocks if in_luts else self.clocks - 1
         place = Signal(range(rows))
         following = Signal(range(rows))
         m.d.comb += following.eq(place + 1)
@@ -68,4 +71,9 @@ class DelayLine(wiring.Component):
             write.en.eq(1),
             read.addr.eq(following),
         ]
-        m.d.sync += self.o.eq(read.data)
+        if in_luts:
+            m.d.comb += self.o.eq(read.data)
+        else:
+            late = Signal(self.width, reset_less=True)
+            m.d.sync += late.eq(read.data)
+            m.d.comb += self.o.eq(late)

@@ -82,10 +82,10 @@ class ScalarEntry(wiring.Component):
             "s": is_fetch,
         }
         for name in SCALARS:
-            with m.If(is_one.get(name, 0)):
-                m.d.sync += self.o[name].eq(self.fmt.one)
-            with m.Else():
-                m.d.sync += self.o[name].eq(self.i[name])
+            m.d.sync += self.o[name].eq(self.i[name])
+            if name in is_one:
+                with m.If(is_one[name]):
+                    m.d.sync += self.o[name].eq(self.fmt.one)
         self._check(m)
         return m
 

@@ -1,0 +1,94 @@
+// Drives the lanes through their streams, with random idle and blocked clocks. Compiled with the Verilated design.
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "Vtop.h"
+#include "verilated.h"
+
+namespace {
+
+// xorshift64*: only for stalls, so that a run can be had again from its seed.
+struct Dice {
+    uint64_t state;
+    uint32_t next() {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return uint32_t((state * 0x2545F4914F6CDD1DULL) >> 32);
+    }
+};
+
+struct Lanes {
+    VerilatedContext context;
+    std::unique_ptr<Vtop> top;
+
+    explicit Lanes(uint32_t seed) {
+        context.randReset(seed ? 2 : 0);
+        context.randSeed(int(seed & 0x7fffffff));
+        top = std::make_unique<Vtop>(&context);
+        top->clk = 0;
+        top->i___05Fvalid = 0;
+        top->o___05Fready = 0;
+        top->rst = 1;
+        for (int clock = 0; clock < 4; ++clock) tick();
+        top->rst = 0;
+        top->eval();
+    }
+
+    void tick() {
+        top->clk = 1;
+        top->eval();
+        top->clk = 0;
+        top->eval();
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+void* lanes_create(uint32_t seed) { return new Lanes(seed); }
+void lanes_destroy(void* handle) { delete static_cast<Lanes*>(handle); }
+uint64_t lanes_words_in() { return sizeof(Vtop::i___05Fpayload) / 4; }
+uint64_t lanes_words_out() { return sizeof(Vtop::o___05Fpayload) / 4; }
+
+#ifdef FAULTS
+void lanes_select_fault(void* handle, uint32_t number) { static_cast<Lanes*>(handle)->top->fault = number; }
+#endif
+
+// Sends `beats` payloads and receives as many; returns the clocks it took, or 0 after `limit` clocks.
+// `idle` and `blocked` are thresholds: a clock is one when a random word is below.
+uint64_t lanes_run(void* handle, const uint32_t* in, uint32_t* out, uint64_t beats, uint64_t seed, uint32_t idle,
+                   uint32_t blocked, uint64_t limit) {
+    auto& top = *static_cast<Lanes*>(handle)->top;
+    Dice dice{seed | 1};
+    constexpr size_t in_bytes = sizeof(top.i___05Fpayload);
+    constexpr size_t out_bytes = sizeof(top.o___05Fpayload);
+    uint64_t sent = 0, received = 0, clocks = 0;
+    top.i___05Fvalid = 0;
+    while (received < beats) {
+        if (clocks++ == limit) return 0;
+        // A beat that was offered stays until it is taken.
+        if (!top.i___05Fvalid && sent < beats && !(idle && dice.next() < idle)) {
+            std::memcpy(&top.i___05Fpayload, in + sent * (in_bytes / 4), in_bytes);
+            top.i___05Fvalid = 1;
+        }
+        top.o___05Fready = !(blocked && dice.next() < blocked);
+        top.eval();
+        const bool taken = top.i___05Fvalid && top.i___05Fready;
+        if (top.o___05Fvalid && top.o___05Fready) {
+            std::memcpy(out + received * (out_bytes / 4), &top.o___05Fpayload, out_bytes);
+            ++received;
+        }
+        static_cast<Lanes*>(handle)->tick();
+        if (taken) {
+            ++sent;
+            top.i___05Fvalid = 0;
+        }
+    }
+    top.o___05Fready = 0;
+    return clocks;
+}
+}
