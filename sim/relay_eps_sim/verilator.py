@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 #: Verilator's optimisation, with internal signals private; and what keeps a large design's compilation short.
@@ -69,22 +70,38 @@ def _version(root: Path) -> str:
 def _build(
     folder: Path, root: Path, verilog: str, top: str, driver: Path, options: Sequence[str], compile_: Sequence[str]
 ) -> Path:
+    runtime = _runtime(root, compile_)
     (folder / "top.v").write_text(verilog)
     command = [root / "bin" / "verilator_bin", *VERILATE, *options, "--prefix", "Vtop", "--top-module", top]
     _run([*map(str, command), "--Mdir", str(folder / "cpp"), str(folder / "top.v")], {"VERILATOR_ROOT": str(root)})
     include = root / "include"
-    sources = [*sorted((folder / "cpp").glob("*.cpp")), include / "verilated.cpp", include / "verilated_threads.cpp"]
-    includes = ["-I", str(folder / "cpp"), "-I", str(include), "-I", str(include / "vltstd")]
-    objects = [folder / f"{number}.o" for number in range(len(sources) + 1)]
-
-    def compile_one(source: Path, target: Path) -> None:
-        _run([*compile_, *includes, "-c", str(source), "-o", str(target)])
-
+    compile_ = [*compile_, "-I", str(folder / "cpp"), "-I", str(include), "-I", str(include / "vltstd")]
+    sources = [*sorted((folder / "cpp").glob("*.cpp")), driver]
+    objects = [folder / f"{number}.o" for number in range(len(sources))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, [*sources, driver], objects))
+        list(pool.map(partial(_compile, compile_), sources, objects))
     library = folder / "library.so"
-    _run([*compile_, "-shared", "-o", str(library), *map(str, objects), "-pthread"])
+    _run([*compile_, "-shared", "-o", str(library), *map(str, [*objects, *runtime]), "-pthread"])
     return library
+
+
+def _runtime(root: Path, compile_: Sequence[str]) -> list[Path]:
+    """The objects of Verilator's own library, compiled once for all designs."""
+    include = root / "include"
+    key = hashlib.sha256("\0".join([*compile_, _version(root)]).encode()).hexdigest()[:32]
+    objects = []
+    for source in (include / "verilated.cpp", include / "verilated_threads.cpp"):
+        target = cache_folder() / f"{source.stem}-{key}.o"
+        objects.append(target)
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+                _compile([*compile_, "-I", str(include), "-I", str(include / "vltstd")], source, Path(folder) / "o")
+                os.replace(Path(folder) / "o", target)
+    return objects
+
+
+def _compile(compile_: Sequence[str], source: Path, target: Path) -> None:
+    _run([*compile_, "-c", str(source), "-o", str(target)])
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:

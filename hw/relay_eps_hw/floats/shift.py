@@ -50,3 +50,18 @@ def leading_zeros(value: Value) -> Value:
         return Cat(count, high_empty & ~both, both)
     padding = (2 << (width - 1).bit_length() - 1) - width
     return leading_zeros(Cat(Const((1 << padding) - 1, padding), value))
+
+
+def shift_right(value: Value, amount: Value, keep: int, sticky: Value, below: int = 1) -> tuple[Value, Value]:
+    """``value`` moved down by ``amount``, and ``sticky`` with all that fell out of it.
+
+    Several levels of a shifter in one step: ``amount`` holds some bits of the whole distance, the lowest of weight
+    ``below``, so ``below - 1`` more may follow. At the end ``keep`` bits stay; what cannot get among them is cut off
+    above, and must be zero.
+    """
+    for bit in reversed(range(len(amount))):
+        distance = below << bit
+        where = amount[bit]
+        sticky |= where & value[:distance].any()
+        value = Mux(where, value[distance:], value)[: keep + distance - 1]
+    return value, sticky
