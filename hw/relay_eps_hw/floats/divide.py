@@ -1,0 +1,147 @@
+"""Division, one quotient bit a step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from amaranth.hdl import Cat, Const, Module, Mux, Value
+
+from relay_eps_hw.faults import Faults, fault
+from relay_eps_hw.floats import finish
+from relay_eps_hw.floats.fields import Fields
+from relay_eps_hw.floats.finish import Raw
+from relay_eps_hw.floats.formats import FP32, FloatFormat
+from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.recurrence import divide_digit
+from relay_eps_hw.floats.shift import leading_zeros, shift_left
+from relay_eps_hw.floats.unit import FloatUnit, check_format
+
+#: Steps before the first quotient bit, and after the last one before `finish`.
+BEFORE = 4
+AFTER = 2
+
+
+class Divide(FloatUnit):
+    """``o = a / b``.
+
+    Steps, where n is the format's precision:
+
+    1. see which operands are special; subtract the exponents
+    2. count the leading zeros of both significands
+    3. move both up by 16 and 8
+    4. by 4, 2 and 1; the exponent of the quotient
+    5. the bit before the point
+    6. to n + 6. one bit each, the last the guard bit
+    n + 7. put the remainder right; how far a subnormal quotient has to go down
+    n + 8. is there a remainder
+    n + 9. to n + 13. `finish.finish`
+
+    Args:
+        fmt: the format of a, b and o.
+        positive_divisor: b has its sign set only if it is a NaN.
+    """
+
+    OPERANDS = ("a", "b")
+
+    def __init__(
+        self, fmt: FloatFormat = FP32, *, depth: int, positive_divisor: bool = False, faults: Faults | None = None
+    ) -> None:
+        self.fmt = check_format(fmt)
+        self.positive_divisor = positive_divisor
+        #: Quotient bits: one before the point, one more in case that one is 0, the fraction, and the guard bit.
+        self.digits = fmt.precision + 2
+        steps = BEFORE + self.digits + AFTER + finish.STEPS
+        super().__init__((fmt.width, fmt.width), fmt.width, (1,) * steps, depth, faults)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        p = self.pipeline(m)
+        s = self._normalise(p)
+        s = self._digits(p, s)
+        raw = self._exact(p, s)
+        m.d.comb += self.o.eq(finish.finish(p, self.fmt, raw, self.faults, "divide"))
+        p.finish()
+        return m
+
+    def _normalise(self, p: Pipeline) -> SimpleNamespace:
+        """Steps 1 to 4."""
+        fmt = self.fmt
+        a, b = Fields(fmt, self.a), Fields(fmt, self.b)
+        nan = a.is_nan | b.is_nan
+        nan |= fault(self.faults, "divide.zero-by-zero", a.is_zero & b.is_zero, Const(0)) | a.is_inf & b.is_inf
+        s = p.cut(
+            a=a.significand,
+            b=b.significand,
+            exponent=(Cat(a.exponent[0] | ~a.hidden, a.exponent[1:]) - Cat(b.exponent[0] | ~b.hidden, b.exponent[1:])),
+            sign=a.sign if self.positive_divisor else a.sign ^ b.sign,
+            nan=nan,
+            inf=a.is_inf | b.is_zero,
+            zero=b.is_inf,
+        )
+        s = p.cut(a=s.a, b=s.b, zeros_a=leading_zeros(s.a), zeros_b=leading_zeros(s.b), **_known(s))
+        split = min(3, len(s.zeros_a))
+        exponent = s.exponent.as_signed() - s.zeros_a
+        s = p.cut(
+            a=_move_up(s.a, s.zeros_a[split:], 1 << split),
+            b=_move_up(s.b, s.zeros_b[split:], 1 << split),
+            zeros_a=s.zeros_a[:split],
+            zeros_b=s.zeros_b[:split],
+            all_b=s.zeros_b,
+            **_known(s) | {"exponent": exponent[: fmt.exponent + 2]},
+        )
+        # `finish` takes the bit before the point as of weight 2, so the exponent is one less; two's complement.
+        exponent = s.exponent.as_signed() + s.all_b + (fmt.bias - 1)
+        return p.cut(
+            a=_move_up(s.a, s.zeros_a, 1),
+            b=_move_up(s.b, s.zeros_b, 1),
+            **_known(s) | {"exponent": exponent[: fmt.exponent + 2]},
+        )
+
+    def _digits(self, p: Pipeline, s: SimpleNamespace) -> SimpleNamespace:
+        """The quotient's bits, and what remains."""
+        first = (s.a - s.b)[: self.fmt.precision + 1]
+        s = p.cut(remainder=first, quotient=~first[-1], b=s.b, **_known(s))
+        for _ in range(1, self.digits):
+            remainder, digit = divide_digit(s.remainder, s.b)
+            s = p.cut(remainder=remainder, quotient=Cat(digit, s.quotient), b=s.b, **_known(s))
+        return s
+
+    def _exact(self, p: Pipeline, s: SimpleNamespace) -> Raw:
+        """The two steps before `finish`."""
+        fmt = self.fmt
+        exponent = s.exponent.as_signed()
+        down = (1 - exponent)[: fmt.exponent + 2]
+        remainder = s.remainder + Mux(s.remainder[-1], s.b, 0)
+        remainder = fault(self.faults, "divide.remainder-not-put-right", remainder, s.remainder)
+        s = p.cut(
+            quotient=s.quotient,
+            remainder=remainder[: fmt.precision],
+            too_small=exponent[-1] | ~exponent.any(),
+            down=down,
+            **_known(s),
+        )
+        bits = (fmt.fraction + 3).bit_length()
+        beyond = s.down[bits:].any()
+        amount = (s.down[:bits] | beyond.replicate(bits)) & s.too_small.replicate(bits)
+        # A quotient by infinity is zero whatever its digits are.
+        nothing = fault(self.faults, "divide.by-infinity", s.zero, Const(0))
+        s = p.cut(
+            quotient=s.quotient & ~nothing.replicate(self.digits),
+            sticky=s.remainder.any() & ~nothing,
+            amount=amount,
+            exponent=Mux(s.too_small, 1, s.exponent)[: fmt.exponent + 1],
+            sign=s.sign,
+            nan=s.nan,
+            inf=s.inf,
+        )
+        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, s.inf)
+
+
+def _move_up(value: Value, count: Value, below: int) -> Value:
+    for bit in reversed(range(len(count))):
+        value = shift_left(value, count[bit], below << bit)
+    return value
+
+
+def _known(s: SimpleNamespace) -> dict[str, Value]:
+    return {name: getattr(s, name) for name in ("exponent", "sign", "nan", "inf", "zero")}
