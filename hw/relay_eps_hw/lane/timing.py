@@ -70,17 +70,17 @@ def lane_timing(d: Depths) -> Timing:
     )
 
 
-#: For clocks of 250 MHz on UltraScale+ and 150 MHz on ECP5: two or three levels of logic between registers.
+#: Every step of every unit is a register stage: two or three levels of logic, or one carry chain, between registers.
 DEEP = Depths(
     widen=3,
-    multiply=10,
-    square=10,
+    multiply=9,
+    square=9,
     root_multiply=9,
     add=12,
-    add_non_negative=8,
-    root=28,
-    divide=30,
-    narrow=3,
+    add_non_negative=9,
+    root=29,
+    divide=37,
+    narrow=4,
 )
 #: For simulation: the same bits, few registers to evaluate.
 SHALLOW = Depths(
