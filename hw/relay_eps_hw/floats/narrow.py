@@ -52,9 +52,8 @@ class Narrow(FloatUnit):
         is_fp16 = self.format == WireFormat.FP16
         is_nan = fault(self.faults, "narrow.nan-is-infinite", value.is_nan, Const(0))
         too_large = value.exponent >= _TOO_LARGE
-        too_large = fault(
-            self.faults, "narrow.largest-exponent-is-infinite", too_large, too_large | value.exponent[1:].all()
-        )
+        wrong = value.exponent >= _TOO_LARGE - 1
+        too_large = fault(self.faults, "narrow.largest-exponent-is-infinite", too_large, wrong)
         is_normal = value.exponent >= _NORMAL
         in_reach = value.exponent >= _SHIFTED
         s = p.cut(
