@@ -112,7 +112,7 @@ class Add(FloatUnit):
         for step, bits in enumerate(((4, 5), (2, 3), (0, 1))):
             for bit in reversed(bits):
                 if bit < len(levels):
-                    small = shift_right_sticky(small, distance[bit], 1 << bit)
+                    small = shift_right_sticky(p, small, distance[bit], 1 << bit)
             if step == 0:
                 small = fault(self.faults, "add.sticky-dropped", small, Cat(Const(0, 1), small[1:]))
             if step == 2 and not self.non_negative:
@@ -138,21 +138,18 @@ class Add(FloatUnit):
         padded = Cat(Const(1, 2 * half - width), marked)
         s = p.cut(
             total=s.total,
-            high=leading_zeros(padded[half:]),
-            low=leading_zeros(padded[:half]),
+            high=leading_zeros(p, padded[half:]),
+            low=leading_zeros(p, padded[:half]),
             zero=~s.total.any(),
             **_kept(s),
         )
         count = Cat(Mux(s.high[-1], s.low[:-1], s.high[:-1]), s.high[-1])
-        total = s.total
-        for bit in reversed(range(3, len(count))):
-            total = shift_left(total, count[bit], 1 << bit)
+        count = p.share(count)
+        total = shift_left(p, s.total, count[3:], 8)
         exponent = (s.exponent + 1 - count)[: fmt.exponent + 1]
         sign = fault(self.faults, "add.sign-of-zero", Mux(s.zero, s.both_negative, s.sign), s.sign)
         s = p.cut(total=total, count=count[:3], exponent=exponent, sign=sign, nan=s.nan, inf=s.inf)
-        total = s.total
-        for bit in reversed(range(len(s.count))):
-            total = shift_left(total, s.count[bit], 1 << bit)
+        total = shift_left(p, s.total, s.count)
         s = p.cut(total=total, exponent=s.exponent, sign=s.sign, nan=s.nan, inf=s.inf)
 
         significand, guard, sticky = s.total[EXTRA + 1 :], s.total[EXTRA], s.total[:EXTRA].any()

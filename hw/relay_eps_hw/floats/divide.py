@@ -34,7 +34,7 @@ class Divide(FloatUnit):
     6. to n + 6. one bit each, the last the guard bit
     n + 7. put the remainder right; how far a subnormal quotient has to go down
     n + 8. is there a remainder
-    n + 9. to n + 13. `finish.finish`
+    n + 9. to n + 12. `finish.finish`
 
     Args:
         fmt: the format of a, b and o.
@@ -50,7 +50,7 @@ class Divide(FloatUnit):
         self.positive_divisor = positive_divisor
         #: Quotient bits: one before the point, one more in case that one is 0, the fraction, and the guard bit.
         self.digits = fmt.precision + 2
-        steps = BEFORE + self.digits + AFTER + finish.STEPS
+        steps = BEFORE + self.digits + AFTER + finish.steps(in_place=True)
         super().__init__((fmt.width, fmt.width), fmt.width, (1,) * steps, depth, faults)
 
     def elaborate(self, platform: object) -> Module:
@@ -76,24 +76,25 @@ class Divide(FloatUnit):
             sign=a.sign if self.positive_divisor else a.sign ^ b.sign,
             nan=nan,
             inf=a.is_inf | b.is_zero,
-            zero=b.is_inf,
+            zero=a.is_zero | b.is_inf,
         )
-        s = p.cut(a=s.a, b=s.b, zeros_a=leading_zeros(s.a), zeros_b=leading_zeros(s.b), **_known(s))
+        s = p.cut(a=s.a, b=s.b, zeros_a=leading_zeros(p, s.a), zeros_b=leading_zeros(p, s.b), **_known(s))
         split = min(3, len(s.zeros_a))
         exponent = s.exponent.as_signed() - s.zeros_a
         s = p.cut(
-            a=_move_up(s.a, s.zeros_a[split:], 1 << split),
-            b=_move_up(s.b, s.zeros_b[split:], 1 << split),
+            a=shift_left(p, s.a, s.zeros_a[split:], 1 << split),
+            b=shift_left(p, s.b, s.zeros_b[split:], 1 << split),
             zeros_a=s.zeros_a[:split],
             zeros_b=s.zeros_b[:split],
             all_b=s.zeros_b,
             **_known(s) | {"exponent": exponent[: fmt.exponent + 2]},
         )
-        # `finish` takes the bit before the point as of weight 2, so the exponent is one less; two's complement.
-        exponent = s.exponent.as_signed() + s.all_b + (fmt.bias - 1)
+        # One less for the bit before the point, which `finish` takes as of weight 2, and one less for what it calls the
+        # exponent; two's complement.
+        exponent = s.exponent.as_signed() + s.all_b + (fmt.bias - 2)
         return p.cut(
-            a=_move_up(s.a, s.zeros_a, 1),
-            b=_move_up(s.b, s.zeros_b, 1),
+            a=shift_left(p, s.a, s.zeros_a),
+            b=shift_left(p, s.b, s.zeros_b),
             **_known(s) | {"exponent": exponent[: fmt.exponent + 2]},
         )
 
@@ -102,7 +103,7 @@ class Divide(FloatUnit):
         first = (s.a - s.b)[: self.fmt.precision + 1]
         s = p.cut(remainder=first, quotient=~first[-1], b=s.b, **_known(s))
         for _ in range(1, self.digits):
-            remainder, digit = divide_digit(s.remainder, s.b)
+            remainder, digit = divide_digit(p, s.remainder, s.b)
             s = p.cut(remainder=remainder, quotient=Cat(digit, s.quotient), b=s.b, **_known(s))
         return s
 
@@ -110,37 +111,31 @@ class Divide(FloatUnit):
         """The two steps before `finish`."""
         fmt = self.fmt
         exponent = s.exponent.as_signed()
-        down = (1 - exponent)[: fmt.exponent + 2]
+        down = (-exponent)[: fmt.exponent + 2]
         remainder = s.remainder + Mux(s.remainder[-1], s.b, 0)
         remainder = fault(self.faults, "divide.remainder-not-put-right", remainder, s.remainder)
         s = p.cut(
             quotient=s.quotient,
             remainder=remainder[: fmt.precision],
-            too_small=exponent[-1] | ~exponent.any(),
+            too_small=exponent[-1],
             down=down,
             **_known(s),
         )
         bits = (fmt.fraction + 3).bit_length()
         beyond = s.down[bits:].any()
         amount = (s.down[:bits] | beyond.replicate(bits)) & s.too_small.replicate(bits)
-        # A quotient by infinity is zero whatever its digits are.
+        # A quotient of zero or by infinity is zero whatever its digits and exponent are.
         nothing = fault(self.faults, "divide.by-infinity", s.zero, Const(0))
         s = p.cut(
             quotient=s.quotient & ~nothing.replicate(self.digits),
             sticky=s.remainder.any() & ~nothing,
             amount=amount,
-            exponent=Mux(s.too_small, 1, s.exponent)[: fmt.exponent + 1],
+            exponent=s.exponent[: fmt.exponent + 1] & ~(s.too_small | nothing).replicate(fmt.exponent + 1),
             sign=s.sign,
             nan=s.nan,
             inf=s.inf,
         )
-        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, s.inf)
-
-
-def _move_up(value: Value, count: Value, below: int) -> Value:
-    for bit in reversed(range(len(count))):
-        value = shift_left(value, count[bit], below << bit)
-    return value
+        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, s.inf, in_place=True)
 
 
 def _known(s: SimpleNamespace) -> dict[str, Value]:

@@ -11,9 +11,6 @@ from relay_eps_hw.floats.formats import FloatFormat
 from relay_eps_hw.floats.pipeline import Pipeline
 from relay_eps_hw.floats.shift import shift_right
 
-#: The steps of `finish`.
-STEPS = 5
-
 
 @dataclass(frozen=True)
 class Raw:
@@ -24,9 +21,11 @@ class Raw:
             weight 1, the fraction, and a guard bit. The bits above are then zero.
         amount: how far it has still to be moved down; a distance that does not fit in it is its largest value.
         sticky (1): something not zero has been lost below ``value``.
-        exponent (exponent + 1 bits): the stored exponent, once moved, of a significand from 1 to under 2. 1 for
-            subnormal ones; all bits of the stored exponent set, or more, for such as overflow.
+        exponent (exponent + 1 bits): one less than the stored exponent of the moved value, were that from 1 to under 2.
+            0 for subnormal results and zeros; for such as overflow any number that is too large.
         sign, nan, inf (1): nan and inf take precedence over the value, nan over inf.
+        in_place: only subnormal results are moved, all others have an amount of 0. A moved one is under 2, so that the
+            smallest move is done together with the one that a normal result from 2 up asks for.
     """
 
     value: Value
@@ -36,44 +35,69 @@ class Raw:
     sign: Value
     nan: Value
     inf: Value
+    in_place: bool
+
+
+def steps(in_place: bool) -> int:
+    """How many steps `finish` has."""
+    return 4 if in_place else 5
 
 
 def finish(p: Pipeline, fmt: FloatFormat, raw: Raw, faults: Faults | None, unit: str) -> Value:
-    """The rounded bits of ``raw``, `STEPS` steps later.
+    """The rounded bits of ``raw``, some steps later.
 
-    1. move down by the two largest distances
+    1. move down by the two largest distances; see what will be infinite or NaN
     2. by the two next
-    3. by the smallest
-    4. take out the top bit; decide the rounding; put in special results
-    5. add the rounding, through fraction and exponent
+    3. by the two smallest; not if ``in_place``
+    4. by the smallest of all, if ``in_place``; take out the top bit; decide the rounding; put in special results
+    5. add the top bits and the rounding, through fraction and exponent
     """
-    keep = fmt.fraction + 3
+    special = raw.nan | raw.inf | _too_large(fmt, raw.exponent)
+    # One less than the largest finite exponent: infinite from 2 up.
+    edge = raw.exponent == fmt.exponent_max - 2
+    kept = {
+        "exponent": raw.exponent[: fmt.exponent] | special.replicate(fmt.exponent),
+        "special": special,
+        "edge": edge,
+        "sign": raw.sign,
+        "nan": raw.nan,
+    }
     value, amount, sticky = raw.value, raw.amount, raw.sticky
-    kept = {"exponent": raw.exponent, "sign": raw.sign, "nan": raw.nan, "inf": raw.inf}
-    for step in range(3):
-        lowest = (len(raw.amount) * (2 - step) + 1) // 3
-        value, sticky = shift_right(value, amount[lowest:], keep, sticky, below=1 << lowest)
-        if step == 0:
-            sticky = fault(faults, f"{unit}.sticky-dropped", sticky, raw.sticky)
-        s = p.cut(value=value, sticky=sticky, amount=amount[:lowest], **kept)
-        value, sticky, amount = s.value, s.sticky, s.amount
+    for lowest in _lowest_of_each(len(amount), raw.in_place):
+        moved, lost = shift_right(p, value, amount[lowest:], fmt.fraction + 3, sticky, below=1 << lowest)
+        lost = fault(faults, f"{unit}.sticky-dropped", lost, sticky)
+        s = p.cut(value=moved, sticky=lost, amount=amount[:lowest], **kept)
+        value, amount, sticky = s.value, s.amount, s.sticky
         kept = {name: getattr(s, name) for name in kept}
+    last = amount[0] if raw.in_place else Const(0, 1)
 
-    two_or_more = value[-1]
-    significand = Mux(two_or_more, value[2:], value[1:-1])
-    guard = Mux(two_or_more, value[1], value[0])
-    lost = sticky | two_or_more & value[0]
-    exponent = s.exponent + two_or_more
-    exponent = fault(faults, f"{unit}.exponent-of-two-and-over", exponent, s.exponent)
-    overflow = exponent[: fmt.exponent].all() | exponent[fmt.exponent :].any()
-    special = s.nan | s.inf | overflow
-    to_odd = fault(faults, f"{unit}.tie-away", significand[0] | lost, Const(1))
-    subnormal = fault(faults, f"{unit}.subnormal-exponent", ~significand[-1], Const(0))
+    down = value[-1] | last
+    two = value[-1] & ~last
+    two = fault(faults, f"{unit}.exponent-of-two-and-over", two, Const(0, 1))
+    one = Mux(last, value[-1], value[-2] & ~value[-1])
+    one = fault(faults, f"{unit}.subnormal-exponent", one, ~two)
+    fraction = Mux(down, value[2:-1], value[1:-2])
+    guard = Mux(down, value[1], value[0])
+    to_odd = fault(faults, f"{unit}.tie-away", fraction[0] | sticky | down & value[0], Const(1, 1))
+    special = s.special | s.edge & value[-1]
     s = p.cut(
-        fraction=Mux(special, Cat(Const(0, fmt.fraction - 1), s.nan), significand[:-1]),
-        exponent=Mux(special, fmt.exponent_max, Mux(subnormal, 0, exponent[: fmt.exponent])),
+        fraction=Mux(special, Cat(Const(0, fmt.fraction - 1), s.nan), fraction),
+        exponent=s.exponent,
+        top=Cat(one, two) & ~s.special.replicate(2),
         up=guard & to_odd & ~special,
         sign=s.sign & ~s.nan,
     )
-    rounded = Cat(s.fraction, s.exponent) + s.up
-    return p.cut(o=Cat(rounded[: fmt.width - 1], s.sign)).o
+    # The rounding is the carry into the sum.
+    rounded = Cat(s.up, s.fraction, s.exponent) + Cat(s.up, Const(0, fmt.fraction), s.top)
+    return p.cut(o=Cat(rounded[1 : fmt.width], s.sign)).o
+
+
+def _too_large(fmt: FloatFormat, exponent: Value) -> Value:
+    return exponent[1 : fmt.exponent].all() | exponent[fmt.exponent :].any()
+
+
+def _lowest_of_each(bits: int, in_place: bool) -> list[int]:
+    """The lowest bit of the amount that each step of moving takes; of those left in place bit 0 is for later."""
+    first = 1 if in_place else 0
+    number = steps(in_place) - 2
+    return [first + (bits - first) * (number - 1 - step) // number for step in range(number)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from types import SimpleNamespace
 
@@ -12,10 +13,14 @@ from relay_eps_hw.floats import finish
 from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.finish import Raw
 from relay_eps_hw.floats.formats import FP32, FloatFormat
-from relay_eps_hw.floats.product import Product
+from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.product import product
 from relay_eps_hw.floats.shift import leading_zeros
 from relay_eps_hw.floats.unit import FloatUnit, check_format
 from relay_eps_hw.targets import Target
+
+#: Steps before `finish`.
+BEFORE = 4
 
 
 class Operands(Enum):
@@ -29,20 +34,43 @@ class Operands(Enum):
     ROOT = "root"
 
 
+@dataclass(frozen=True)
+class _Unpacked:
+    """What the first step finds in the operands.
+
+    Attributes:
+        a, b: significands. They are one object for a square.
+        exponents (exponent + 1 bits): the sum of the stored exponents, 1 for a subnormal; any sum for a zero.
+        counted: the significand whose leading zeros are those of the product or one less; None where no product moves
+            up: none is normal that has a subnormal operand.
+        sign, nan, inf, zero (1): of the result; nan, inf and zero each take precedence over the next.
+    """
+
+    a: Value
+    b: Value
+    exponents: Value
+    counted: Value | None
+    sign: Value
+    nan: Value
+    inf: Value
+    zero: Value
+
+
 class _Product(FloatUnit):
     """The steps that all multiplications share.
 
     A subnormal operand is not normalised before the product. Its leading zeros are counted beside it, and one shifter
-    after it moves the product to where it is normal, or subnormal, or gone. That shifter moves down only: where a
-    subnormal operand may have a normal product, the product enters it as far up as that could ask for.
+    after it moves the product to where it is normal, or subnormal, or gone: up by the leading zeros, but no further
+    than brings the exponent to its least. The shifter only moves down: the product enters it as far up as it could
+    have to go.
 
     Steps:
 
     1. see which operands are special; add the exponents
-    2. partial products; count leading zeros; take the bias off
-    3. the multipliers' registers; the exponent of the normal product, and how far down a subnormal one has to go
-    4. the sum of the partial products; how far down it goes, and the exponent that it then has
-    5. to 9. `finish.finish`
+    2. multiply, first part; count leading zeros; take the bias off the exponent
+    3. multiply, second part; the exponent if the product were normal
+    4. the sum of both parts; how far down it goes, and the exponent that it then has
+    5. and on: `finish.finish`
     """
 
     #: How faults are named.
@@ -60,63 +88,77 @@ class _Product(FloatUnit):
     ) -> None:
         self.fmt = check_format(fmt)
         self.target = target
-        #: How far up a subnormal operand's product may have to go.
-        self._up = fmt.precision - 1 if normalises else 0
-        super().__init__((fmt.width,) * operands, fmt.width, (1,) * (4 + finish.STEPS), depth, faults)
+        self._normalises = normalises
+        steps = BEFORE + finish.steps(in_place=not normalises)
+        super().__init__((fmt.width,) * operands, fmt.width, (1,) * steps, depth, faults)
 
-    def _unpack(self) -> dict[str, Value]:
-        """Step 1: significands a and b; the sum of the stored exponents; what leading zeros are counted of; flags."""
+    def _unpack(self) -> _Unpacked:
         raise NotImplementedError
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         fmt = self.fmt
         p = self.pipeline(m)
-        product = Product(fmt.precision)
-        s = p.cut(**self._unpack())
+        parts = product(m, p, fmt.precision, self.target)
+        u = self._unpack()
+        counted = {} if u.counted is None else {"counted": u.counted}
+        flags = {"sign": u.sign, "nan": u.nan, "inf": u.inf, "zero": u.zero}
+        s = p.cut(**parts.first(u.a, u.b), exponents=u.exponents, **counted, **flags)
 
-        # The stored exponent of a product from 1 to under 2, were it normal; two's complement.
-        exponent = (s.exponents - fmt.bias)[: fmt.exponent + 2]
-        zeros = leading_zeros(s.counted) if self._up else Const(0, 1)
-        s = p.cut(**product.partial(s.a, s.b), exponent=exponent, zeros=zeros, **_flags(s))
+        # How far up the product may go; two's complement, and negative if it has to go down.
+        most = (s.exponents - (fmt.bias + 1))[: fmt.exponent + 2]
+        zeros = {} if u.counted is None else {"zeros": leading_zeros(p, s.counted)}
+        s = p.cut(**parts.second(s), most=most, **zeros, **_flags(s))
 
-        normal = (s.exponent.as_signed() - s.zeros)[: fmt.exponent + 3]
-        down = (self._up + 1 - s.exponent.as_signed())[: fmt.exponent + 2]
-        s = p.cut(**product.hold(s), normal=normal, down=down, rest=(self._up - s.zeros)[: len(s.zeros)], **_flags(s))
+        # One less than the stored exponent of a product from 1 to under 2, were it normal.
+        most = s.most.as_signed()
+        normal = (most - s.zeros)[: fmt.exponent + 3] if self._normalises else s.most
+        up = {"zeros": s.zeros} if self._normalises else {}
+        s = p.cut(**parts.third(s), normal=normal, most=most, **up, **_flags(s))
 
-        total = product.total(s)
-        too_small = s.normal[-1] | ~s.normal.any()
-        too_small = fault(self.faults, f"{self.NAME}.subnormal-edge", too_small, s.normal[-1])
-        # A distance at which all bits are lost need not be known exactly.
-        bits = (self._up + fmt.fraction + 3).bit_length()
-        beyond = s.down[bits:].any()
-        amount = Mux(too_small, s.down[:bits] | beyond.replicate(bits), s.rest)
+        too_small = s.normal[-1]
+        too_small = fault(self.faults, f"{self.NAME}.subnormal-edge", too_small, too_small | ~s.normal.any())
+        nothing = too_small | s.zero
         s = p.cut(
-            total=total,
-            amount=amount[:bits],
-            exponent=Mux(too_small, 1, s.normal)[: fmt.exponent + 1],
-            **_flags(s),
+            total=parts.total(s),
+            amount=self._from_above(s, too_small) if self._normalises else self._in_place(s),
+            exponent=s.normal[: fmt.exponent + 1] & ~nothing.replicate(fmt.exponent + 1),
+            **{name: getattr(s, name) for name in ("sign", "nan", "inf")},
         )
-        return self._finish(m, p, s)
+        return self._round(m, p, s)
 
-    def _finish(self, m: Module, p: object, s: SimpleNamespace) -> Module:
-        lost = self.fmt.fraction - 1
-        # Entering `up` places above its own place leaves that many zeros below it.
-        value = Cat(Const(0, max(self._up - lost, 0)), s.total[max(lost - self._up, 0) :])
-        sticky = s.total[: max(lost - self._up, 0)].any()
-        raw = Raw(value, s.amount, sticky, s.exponent, s.sign, s.nan, s.inf)
+    @property
+    def _bits(self) -> int:
+        """Bits of a distance: further down than they can tell, all of a product from 1 to under 4 is lost."""
+        return (self.fmt.fraction + 2).bit_length()
+
+    def _in_place(self, s: SimpleNamespace) -> Value:
+        """How far down from its place a product goes."""
+        bits = self._bits
+        down = -s.most.as_signed()
+        beyond = down[bits:].any()
+        return (down[:bits] | beyond.replicate(bits)) & s.most[-1].replicate(bits)
+
+    def _from_above(self, s: SimpleNamespace, too_small: Value) -> Value:
+        """How far down from ``2**bits - 1`` above its place a product goes."""
+        bits = self._bits
+        below = s.most[-1]
+        beyond = below & ~s.most[bits:].all()
+        up = Mux(too_small, s.most[:bits], s.zeros[:bits])
+        return Cat(~up | beyond.replicate(bits), below)
+
+    def _round(self, m: Module, p: Pipeline, s: SimpleNamespace) -> Module:
+        above = (1 << self._bits) - 1 if self._normalises else 0
+        lost = max(self.fmt.fraction - 1 - above, 0)
+        value = Cat(Const(0, above - (self.fmt.fraction - 1) + lost), s.total[lost:])
+        raw = Raw(value, s.amount, s.total[:lost].any(), s.exponent, s.sign, s.nan, s.inf, not self._normalises)
         m.d.comb += self.o.eq(finish.finish(p, self.fmt, raw, self.faults, self.NAME))
         p.finish()
         return m
 
 
 def _flags(s: SimpleNamespace) -> dict[str, Value]:
-    return {"sign": s.sign, "nan": s.nan, "inf": s.inf}
-
-
-def _effective(value: Fields) -> Value:
-    """The stored exponent, 1 for subnormals and zeros."""
-    return Cat(value.exponent[0] | ~value.hidden, value.exponent[1:])
+    return {name: getattr(s, name) for name in ("sign", "nan", "inf", "zero")}
 
 
 class Multiply(_Product):
@@ -143,33 +185,40 @@ class Multiply(_Product):
         self.kind = kind
         super().__init__(fmt, 2, normalises=kind is not Operands.ROOT, depth=depth, target=target, faults=faults)
 
-    def _unpack(self) -> dict[str, Value]:
+    def _unpack(self) -> _Unpacked:
         a, b = Fields(self.fmt, self.a), Fields(self.fmt, self.b)
         if self.kind is Operands.GENERAL:
-            nan = a.is_nan | b.is_nan | a.is_inf & b.is_zero | a.is_zero & b.is_inf
+            nan = a.is_nan | b.is_nan
+            inf_by_zero = a.is_inf & b.is_zero | a.is_zero & b.is_inf
             inf = a.is_inf | b.is_inf
+            zero = a.is_zero | b.is_zero
+            subnormal = ~a.hidden | ~b.hidden
+            # Of two subnormal operands nothing is left.
             counted = Mux(a.hidden, b.significand, a.significand)
-            exponents = _effective(a) + _effective(b)
         else:
-            nan = a.is_nan | fault(self.faults, "multiply.inf-times-zero", a.is_inf & ~b.hidden, Const(0))
+            nan = a.is_nan
+            inf_by_zero = a.is_inf & ~b.hidden
             inf = a.is_inf
+            zero = a.is_zero | ~b.hidden
+            subnormal = ~a.hidden
             counted = a.significand
-            # A zero's exponent does not matter, and b is never subnormal; nor is a root.
-            exponents = (a.exponent if self.kind is Operands.ROOT else _effective(a)) + b.exponent
-        sign = Const(0) if self.kind is Operands.ROOT else a.sign ^ b.sign
-        return {
-            "a": a.significand,
-            "b": b.significand,
-            "exponents": exponents,
-            "counted": counted,
-            "sign": sign,
-            "nan": nan,
-            "inf": inf,
-        }
+        is_root = self.kind is Operands.ROOT
+        # The one for a subnormal operand is the carry into the sum.
+        exponents = Cat(subnormal, a.exponent) + Cat(subnormal, b.exponent)
+        return _Unpacked(
+            a=a.significand,
+            b=b.significand,
+            exponents=a.exponent + b.exponent if is_root else exponents[1:],
+            counted=None if is_root else counted,
+            sign=Const(0, 1) if is_root else a.sign ^ b.sign,
+            nan=nan | fault(self.faults, "multiply.inf-times-zero", inf_by_zero, Const(0, 1)),
+            inf=inf,
+            zero=zero,
+        )
 
 
 class Square(_Product):
-    """``o = a * a``, never negative. A subnormal a has no square. Steps as in `_Product`."""
+    """``o = a * a``, never negative. Steps as in `_Product`."""
 
     OPERANDS = ("a",)
     NAME = "square"
@@ -184,14 +233,16 @@ class Square(_Product):
     ) -> None:
         super().__init__(fmt, 1, normalises=False, depth=depth, target=target, faults=faults)
 
-    def _unpack(self) -> dict[str, Value]:
+    def _unpack(self) -> _Unpacked:
         a = Fields(self.fmt, self.a)
-        return {
-            "a": a.significand,
-            "b": a.significand,
-            "exponents": Cat(Const(0, 1), _effective(a)),
-            "counted": Const(0, 1),
-            "sign": Const(0),
-            "nan": a.is_nan,
-            "inf": a.is_inf,
-        }
+        return _Unpacked(
+            a=a.significand,
+            b=a.significand,
+            # Nothing is left of a subnormal number's square.
+            exponents=Cat(Const(0, 1), a.exponent),
+            counted=None,
+            sign=Const(0, 1),
+            nan=a.is_nan,
+            inf=a.is_inf,
+            zero=Const(0, 1),
+        )

@@ -36,6 +36,9 @@ def place_registers(weights: Sequence[int], depth: int) -> tuple[bool, ...]:
 class Pipeline:
     """The registers of one unit, placed one step at a time while it is elaborated.
 
+    Attributes:
+        en: the enable of the registers.
+
     Args:
         m: the module that the unit is built in.
         en: when low, every register holds.
@@ -45,9 +48,14 @@ class Pipeline:
 
     def __init__(self, m: Module, en: Value, weights: Sequence[int], depth: int) -> None:
         self._m = m
-        self._en = en
+        self.en = en
         self._places = place_registers(weights, depth)
         self._step = 0
+        self._shared = 0
+
+    def registered(self, step: int) -> bool:
+        """Whether a register stands after a step, counted from 0: for blocks that have it inside."""
+        return self._places[step]
 
     def cut(self, **values: Value | ValueCastable) -> SimpleNamespace:
         """End a step: the same values at the start of the next one, behind a register where one stands here.
@@ -60,14 +68,27 @@ class Pipeline:
         registered = self._places[number]
         for name, value in values.items():
             source = Value.cast(value)
+            if not len(source):
+                # A signal of no bits would be one in the Verilog.
+                setattr(held, name, source)
+                continue
             signal = Signal(Shape.cast(source.shape()), name=f"{name}_{number + 1}", reset_less=True)
             if registered:
-                with self._m.If(self._en):
+                with self._m.If(self.en):
                     self._m.d.sync += signal.eq(source)
             else:
                 self._m.d.comb += signal.eq(source)
             setattr(held, name, signal)
         return held
+
+    def share(self, value: Value) -> Value:
+        """``value`` as a signal, for a value that is used more than once in a step."""
+        if isinstance(value, Signal) or not len(value):
+            return value
+        self._shared += 1
+        signal = Signal(value.shape(), name=f"shared_{self._shared}")
+        self._m.d.comb += signal.eq(value)
+        return signal
 
     def finish(self) -> None:
         """Check, once the unit is built, that every step was ended."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Value
 
+from relay_eps_hw.floats.pipeline import Pipeline
 
-def add_or_subtract(a: Value, b: Value, add: Value) -> Value:
+
+def add_or_subtract(p: Pipeline, a: Value, b: Value, add: Value) -> Value:
     """``a + b`` or ``a - b``, as wide as ``a``; two's complement, one carry chain."""
     width = len(a)
     b = Cat(b, Const(0, width - len(b)))
     # The carry comes in through a bit below both.
     total = Cat(Const(1, 1), a) + Cat(~add, b ^ (~add).replicate(width))
-    return total[1 : width + 1]
+    return p.share(total[1 : width + 1])
 
 
-def divide_digit(remainder: Value, divisor: Value) -> tuple[Value, Value]:
+def divide_digit(p: Pipeline, remainder: Value, divisor: Value) -> tuple[Value, Value]:
     """The next remainder and digit of a division.
 
     With ``-divisor <= remainder < divisor``, and `r` the remainder put right (the divisor added to a negative one),
@@ -29,11 +31,11 @@ def divide_digit(remainder: Value, divisor: Value) -> tuple[Value, Value]:
         divisor (precision): not 0.
     """
     moved = Cat(Const(0, 1), remainder)[: len(remainder)]
-    following = add_or_subtract(moved, divisor, remainder[-1])
+    following = add_or_subtract(p, moved, divisor, remainder[-1])
     return following, ~following[-1]
 
 
-def root_digit(remainder: Value, root: Value, radicand: Value) -> tuple[Value, Value]:
+def root_digit(p: Pipeline, remainder: Value, root: Value, radicand: Value) -> tuple[Value, Value]:
     """The next remainder and digit of a square root.
 
     With ``root`` the digits so far, ``-(2*root + 1) <= remainder <= 2*root``, and `r` the remainder put right
@@ -52,5 +54,5 @@ def root_digit(remainder: Value, root: Value, radicand: Value) -> tuple[Value, V
     add = remainder[-1]
     # 4*root + 1 to subtract, 4*root + 3 to add.
     operand = Cat(Const(1, 1), add, root)
-    following = add_or_subtract(moved, operand, add)
+    following = add_or_subtract(p, moved, operand, add)
     return following, ~following[-1]

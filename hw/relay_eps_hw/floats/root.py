@@ -54,18 +54,14 @@ class Root(FloatUnit):
             inf=a.is_inf,
         )
         flags = {"sign": s.sign, "nan": s.nan, "inf": s.inf}
-        s = p.cut(a=s.a, zeros=leading_zeros(s.a), exponent=s.exponent, zero=~s.a.any(), **flags)
+        s = p.cut(a=s.a, zeros=leading_zeros(p, s.a), exponent=s.exponent, zero=~s.a.any(), **flags)
         split = min(3, len(s.zeros))
-        value = s.a
-        for bit in reversed(range(split, len(s.zeros))):
-            value = shift_left(value, s.zeros[bit], 1 << bit)
+        value = shift_left(p, s.a, s.zeros[split:], 1 << split)
         flags = {"sign": s.sign, "nan": s.nan, "inf": s.inf, "zero": s.zero}
         # Biased once more, it is twice the root's stored exponent, or one more.
         exponent = s.exponent - s.zeros + fmt.bias
         s = p.cut(a=value, zeros=s.zeros[:split], exponent=exponent[: fmt.exponent + 1], **flags)
-        value = s.a
-        for bit in reversed(range(split)):
-            value = shift_left(value, s.zeros[bit], 1 << bit)
+        value = shift_left(p, s.a, s.zeros)
         flags = {name: getattr(s, name) for name in flags}
         odd = fault(self.faults, "root.odd-exponent", s.exponent[0], Const(0))
         # The radicand is from 1 to under 4, two bits before the point: of an odd doubled exponent it is doubled.
@@ -80,7 +76,7 @@ class Root(FloatUnit):
         )
         for _ in range(fmt.precision):
             two = Cat(Const(0, max(2 - len(s.radicand), 0)), s.radicand[-2:]) if len(s.radicand) else Const(0, 2)
-            remainder, digit = root_digit(s.remainder, s.root, two)
+            remainder, digit = root_digit(p, s.remainder, s.root, two)
             flags = {name: getattr(s, name) for name in flags}
             s = p.cut(
                 remainder=remainder,

@@ -26,16 +26,19 @@ class FloatUnit(wiring.Component):
         operands: the width of each operand, in bits.
         result: the width of the result, in bits.
         weights: the delay of each step of the unit, in any unit of time.
-        depth: registers on the way, 1 to ``len(weights)``; ValueError for another, with the allowed ones.
+        depth: registers on the way, 1 to ``len(weights)``, or None for as many; ValueError for another, with the allowed
+            ones.
         faults: faults to build in, for the check that the tests find them.
     """
 
     OPERANDS: ClassVar[tuple[str, ...]]
 
     def __init__(
-        self, operands: Sequence[int], result: int, weights: Sequence[int], depth: int, faults: Faults | None
+        self, operands: Sequence[int], result: int, weights: Sequence[int], depth: int | None, faults: Faults | None
     ) -> None:
-        if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= len(weights):
+        if depth is None:
+            depth = len(weights)
+        if type(depth) is not int or not 1 <= depth <= len(weights):
             raise ValueError(f"a depth of {depth!r} is not supported by {type(self).__name__}: use 1 to {len(weights)}")
         self.depth = depth
         self.faults = faults

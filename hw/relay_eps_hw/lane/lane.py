@@ -35,6 +35,20 @@ from relay_eps_hw.lane.timing import Depths, lane_timing
 from relay_eps_hw.targets import Target
 
 
+#: A unit that has each of the `Depths`.
+_UNIT_OF_DEPTH = {
+    "widen": "widen_g",
+    "multiply": "scale_g",
+    "square": "square_gs",
+    "root_multiply": "r2_root",
+    "add": "new_m",
+    "add_non_negative": "new_v",
+    "root": "root_v",
+    "divide": "quotient",
+    "narrow": "narrow_p",
+}
+
+
 class Lane(wiring.Component):
     """One element a clock through fold and apply.
 
@@ -80,7 +94,7 @@ class Lane(wiring.Component):
             "new_p": Add(FP32, depth=depths.add, faults=faults),
             "narrow_p": Narrow(depth=depths.narrow, faults=faults),
         }
-        self.timing = lane_timing(depths)
+        self.timing = lane_timing({name: self._units[unit].latency for name, unit in _UNIT_OF_DEPTH.items()})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Depths:
-    """The registers in each unit of a lane. The bits do not depend on them; area and clock do."""
+    """The registers in each unit of a lane; None for as many as the unit has places for.
 
-    widen: int
-    multiply: int
-    square: int
-    root_multiply: int
-    add: int
-    add_non_negative: int
-    root: int
-    divide: int
-    narrow: int
+    The bits do not depend on them; area and clock do.
+    """
+
+    widen: int | None = None
+    multiply: int | None = None
+    square: int | None = None
+    root_multiply: int | None = None
+    add: int | None = None
+    add_non_negative: int | None = None
+    root: int | None = None
+    divide: int | None = None
+    narrow: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,18 @@ class Timing:
     wire: int
 
 
-def lane_timing(d: Depths) -> Timing:
-    """The timing of a lane whose units have the depths ``d``."""
-    wide = d.widen
-    gs = wide + d.multiply
-    m = gs + d.multiply + d.add
-    square = gs + d.square
-    v = square + d.multiply + d.add_non_negative
-    root = v + d.root
-    scaled_root = root + d.root_multiply
-    divisor = scaled_root + d.add_non_negative
-    quotient = divisor + d.divide
-    p = quotient + d.multiply + d.add
+def lane_timing(latency: Mapping[str, int]) -> Timing:
+    """The timing of a lane whose units have these latencies, by the names of `Depths`."""
+    wide = latency["widen"]
+    gs = wide + latency["multiply"]
+    m = gs + latency["multiply"] + latency["add"]
+    square = gs + latency["square"]
+    v = square + latency["multiply"] + latency["add_non_negative"]
+    root = v + latency["root"]
+    scaled_root = root + latency["root_multiply"]
+    divisor = scaled_root + latency["add_non_negative"]
+    quotient = divisor + latency["divide"]
+    p = quotient + latency["multiply"] + latency["add"]
     return Timing(
         scalars={
             "scale": wide,
@@ -66,31 +70,11 @@ def lane_timing(d: Depths) -> Timing:
         m=m,
         v=v,
         p=p,
-        wire=p + d.narrow,
+        wire=p + latency["narrow"],
     )
 
 
 #: Every step of every unit is a register stage: two or three levels of logic, or one carry chain, between registers.
-DEEP = Depths(
-    widen=3,
-    multiply=9,
-    square=9,
-    root_multiply=9,
-    add=12,
-    add_non_negative=9,
-    root=29,
-    divide=37,
-    narrow=4,
-)
+DEEP = Depths()
 #: For simulation: the same bits, few registers to evaluate.
-SHALLOW = Depths(
-    widen=1,
-    multiply=1,
-    square=1,
-    root_multiply=1,
-    add=1,
-    add_non_negative=1,
-    root=1,
-    divide=1,
-    narrow=1,
-)
+SHALLOW = Depths(1, 1, 1, 1, 1, 1, 1, 1, 1)

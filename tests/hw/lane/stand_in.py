@@ -10,7 +10,7 @@ from amaranth.lib import wiring
 from relay_eps_hw.delay import DelayLine
 from relay_eps_hw.floats.formats import FP32, FloatFormat
 from relay_eps_hw.lane.beat import lane_ports
-from relay_eps_hw.lane.timing import Depths, Timing, lane_timing
+from relay_eps_hw.lane.timing import Timing, lane_timing
 
 #: For each output, the operand and the scalars that it is the exclusive or of.
 SOURCES = {
@@ -19,7 +19,10 @@ SOURCES = {
     "p": ("p", ("scale", "k", "s")),
     "wire": ("g", ("r2", "eps")),
 }
-SHORT = lane_timing(Depths(1, 1, 1, 1, 1, 1, 1, 1, 1))
+UNITS = ("widen", "multiply", "square", "root_multiply", "add", "add_non_negative", "root", "divide", "narrow")
+SHORT = lane_timing(dict.fromkeys(UNITS, 1))
+#: About as long as a deep lane.
+LONG = lane_timing(dict.fromkeys(UNITS, 12))
 
 
 class StandInLane(wiring.Component):

@@ -12,10 +12,8 @@ from amaranth.sim import Simulator
 from relay_eps_hw.floats.formats import FP32
 from relay_eps_hw.lane.beat import LANE_COUNTS, SCALARS, SIGNED, Operation
 from relay_eps_hw.lane.lanes import TURNAROUND, Lanes
-from relay_eps_hw.lane.timing import DEEP, Timing, lane_timing
-from tests.hw.lane.stand_in import SHORT, SOURCES, StandInLane
-
-LONG = lane_timing(DEEP)
+from relay_eps_hw.lane.timing import Timing
+from tests.hw.lane.stand_in import LONG, SHORT, SOURCES, StandInLane
 
 
 @dataclass
