@@ -17,13 +17,14 @@ class Column(wiring.Component):
 
     Ports:
         data (in, width), write (in, 1): ``data`` goes into the next row.
-        fetch (in, 1): the next row comes out.
-        o (out, width): the row fetched last, from the clock after ``fetch`` on.
+        fetch (in, 1): the next row comes out of the RAM.
+        advance (in, 1): the row that has come out goes on to ``o``, in a register of its own: a RAM's output is slow.
+        o (out, width).
     """
 
     def __init__(self, width: int, rows: int) -> None:
         self.rows = rows
-        super().__init__({"data": In(width), "write": In(1), "fetch": In(1), "o": Out(width)})
+        super().__init__({"data": In(width), "write": In(1), "fetch": In(1), "advance": In(1), "o": Out(width)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -43,8 +44,9 @@ class Column(wiring.Component):
             write.en.eq(self.write),
             read.addr.eq(fetched),
             read.en.eq(self.fetch),
-            self.o.eq(read.data),
         ]
+        with m.If(self.advance):
+            m.d.sync += self.o.eq(read.data)
         return m
 
 
@@ -58,14 +60,15 @@ class Occupancy(wiring.Component):
         accept (in, 1): a beat enters the lanes; only while ``room``.
         complete (in, 1): the oldest beat not yet complete has written its last column.
         room (out, 1): there is a row for another beat.
-        ready (in, 1), valid (out, 1): the handshake of the fetched beat.
-        fetch (out, 1): the columns fetch their next row.
+        ready (in, 1), valid (out, 1): the handshake of the beat at the columns' outputs.
+        fetch, advance (out, 1): the columns fetch their next row, and move the last one on.
     """
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         super().__init__(
-            {"accept": In(1), "complete": In(1), "room": Out(1), "ready": In(1), "valid": Out(1), "fetch": Out(1)}
+            {"accept": In(1), "complete": In(1), "room": Out(1), "ready": In(1), "valid": Out(1)}
+            | {"fetch": Out(1), "advance": Out(1)}
         )
 
     def elaborate(self, platform: object) -> Module:
@@ -75,9 +78,12 @@ class Occupancy(wiring.Component):
         waiting = Signal(range(self.rows + 1))
         any_waiting = Signal()
         full = Signal()
+        # A row has come out of the RAM.
+        out = Signal()
         m.d.comb += [
             self.room.eq(~full),
-            self.fetch.eq(any_waiting & (~self.valid | self.ready)),
+            self.advance.eq(out & (~self.valid | self.ready)),
+            self.fetch.eq(any_waiting & (~out | self.advance)),
         ]
         with m.If(self.accept & ~self.fetch):
             m.d.sync += [taken.eq(taken + 1), full.eq(taken == self.rows - 1)]
@@ -88,6 +94,10 @@ class Occupancy(wiring.Component):
         with m.Elif(self.fetch & ~self.complete):
             m.d.sync += [waiting.eq(waiting - 1), any_waiting.eq(waiting != 1)]
         with m.If(self.fetch):
+            m.d.sync += out.eq(1)
+        with m.Elif(self.advance):
+            m.d.sync += out.eq(0)
+        with m.If(self.advance):
             m.d.sync += self.valid.eq(1)
         with m.Elif(self.ready):
             m.d.sync += self.valid.eq(0)

@@ -72,10 +72,10 @@ class Lanes(wiring.Component):
         for name in ("m", "v", "p", "wire"):
             outputs = [getattr(lane, f"o_{name}") for lane in self._lanes]
             at = ENTRY + getattr(self.timing, name)
-            column = self._column(m, name, Cat(outputs), held[at], occupancy.fetch)
+            column = self._column(m, name, Cat(outputs), held[at], occupancy)
             for number in range(len(self._lanes)):
                 m.d.comb += self.o.payload.elements[number][name].eq(column.word_select(number, self.fmt.width))
-        self._control(m, held, occupancy.fetch)
+        self._control(m, held, occupancy)
         return m
 
     def _entry(self, m: Module) -> None:
@@ -122,7 +122,7 @@ class Lanes(wiring.Component):
         m.d.sync += too_late.eq(line.o)
         return fault(self.faults, f"lanes.{name}-a-clock-late", line.o, too_late)
 
-    def _control(self, m: Module, held: list[Value], fetch: Value) -> None:
+    def _control(self, m: Module, held: list[Value], occupancy: Occupancy) -> None:
         """The column of what belongs to a whole beat: last, mask, and the flags of the operation so far."""
         beat, out = self.i.payload, self.o.payload
         known = ENTRY + self.timing.nonfinite
@@ -146,12 +146,17 @@ class Lanes(wiring.Component):
         last = fault(self.faults, "lanes.flags-never-cleared", last_and_mask[0], last_and_mask[0] & 0)
         with m.If(here):
             m.d.sync += earlier.eq(Mux(last, 0, sticky))
-        column = self._column(m, "control", Cat(last_and_mask, sticky), here, fetch)
+        column = self._column(m, "control", Cat(last_and_mask, sticky), here, occupancy)
         m.d.comb += Cat(out.last, out.mask, out.nonfinite, out.outside).eq(column)
 
-    def _column(self, m: Module, name: str, value: Value, write: Value, fetch: Value) -> Value:
+    def _column(self, m: Module, name: str, value: Value, write: Value, occupancy: Occupancy) -> Value:
         m.submodules[f"column_{name}"] = column = Column(len(value), self.rows)
-        m.d.comb += [column.data.eq(value), column.write.eq(write), column.fetch.eq(fetch)]
+        m.d.comb += [
+            column.data.eq(value),
+            column.write.eq(write),
+            column.fetch.eq(occupancy.fetch),
+            column.advance.eq(occupancy.advance),
+        ]
         return column.o
 
 

@@ -121,8 +121,8 @@ def test_a_beat_is_taken_every_clock_while_scalars_change(seed: int, timing: Tim
     dice = random.Random(seed)
     dut = Lanes(1, lambda: StandInLane(timing=timing))
     beats = make_beats(dice, 1, 600)
-    # The first beat's way, and then one each clock: fetched a clock after it is complete, seen a clock after that.
-    assert run(dut, beats, dice) == dut.latency + 2 + len(beats)
+    # The first beat's way, and then one each clock: fetched once complete, moved on, and seen in the clock after.
+    assert run(dut, beats, dice) == dut.latency + 3 + len(beats)
 
 
 def test_while_nothing_is_taken_the_lanes_fill_the_buffer_and_stop(seed: int):
@@ -144,8 +144,8 @@ def test_while_nothing_is_taken_the_lanes_fill_the_buffer_and_stop(seed: int):
 
     sim.add_testbench(source)
     sim.run()
-    # The row that waits in the read register has given its place back.
-    assert accepted == dut.rows + 1
+    # The rows that wait in the two registers after the RAM have given their places back.
+    assert accepted == dut.rows + 2
 
 
 @pytest.mark.parametrize("timing", [SHORT, LONG], ids=["short", "long"])
