@@ -50,7 +50,9 @@ class Divide(FloatUnit):
         self.positive_divisor = positive_divisor
         #: Quotient bits: one before the point, one more in case that one is 0, the fraction, and the guard bit.
         self.digits = fmt.precision + 2
-        steps = BEFORE + self.digits + AFTER + finish.steps(in_place=True)
+        #: Bits of the distance that a subnormal quotient goes down.
+        self._bits = (fmt.fraction + 3).bit_length()
+        steps = BEFORE + self.digits + AFTER + finish.steps(self._bits)
         super().__init__((fmt.width, fmt.width), fmt.width, (1,) * steps, depth, faults)
 
     def elaborate(self, platform: object) -> Module:
@@ -121,9 +123,8 @@ class Divide(FloatUnit):
             down=down,
             **_known(s),
         )
-        bits = (fmt.fraction + 3).bit_length()
-        beyond = s.down[bits:].any()
-        amount = (s.down[:bits] | beyond.replicate(bits)) & s.too_small.replicate(bits)
+        beyond = s.down[self._bits :].any()
+        amount = (s.down[: self._bits] | beyond.replicate(self._bits)) & s.too_small.replicate(self._bits)
         # A quotient of zero or by infinity is zero whatever its digits and exponent are.
         nothing = fault(self.faults, "divide.by-infinity", s.zero, Const(0))
         s = p.cut(
@@ -135,7 +136,7 @@ class Divide(FloatUnit):
             nan=s.nan,
             inf=s.inf,
         )
-        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, s.inf, in_place=True)
+        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, s.inf)
 
 
 def _known(s: SimpleNamespace) -> dict[str, Value]:

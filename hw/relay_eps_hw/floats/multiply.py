@@ -30,6 +30,8 @@ class Operands(Enum):
     GENERAL = "general"
     #: b is +0, or normal of either sign.
     SCALAR = "scalar"
+    #: b is +0, or normal and under 2, of either sign.
+    WEIGHT = "weight"
     #: a is a square root's result: NaN, +infinity, +0, or normal and positive; b is +0, or normal and positive.
     ROOT = "root"
 
@@ -82,14 +84,16 @@ class _Product(FloatUnit):
         operands: int,
         *,
         normalises: bool,
-        depth: int,
+        depth: int | None,
         target: Target,
         faults: Faults | None,
     ) -> None:
         self.fmt = check_format(fmt)
         self.target = target
         self._normalises = normalises
-        steps = BEFORE + finish.steps(in_place=not normalises)
+        #: Bits of a distance: further down than they can tell, all of a product from 1 to under 4 is lost.
+        self._bits = (fmt.fraction + 2).bit_length()
+        steps = BEFORE + finish.steps(self._bits + 1 if normalises else self._bits)
         super().__init__((fmt.width,) * operands, fmt.width, (1,) * steps, depth, faults)
 
     def _unpack(self) -> _Unpacked:
@@ -106,7 +110,7 @@ class _Product(FloatUnit):
         s = p.cut(**parts.first(u.a, u.b), exponents=u.exponents, **counted, **flags)
 
         # How far up the product may go; two's complement, and negative if it has to go down.
-        most = (s.exponents - (fmt.bias + 1))[: fmt.exponent + 2]
+        most = _less_half(s.exponents)
         zeros = {} if u.counted is None else {"zeros": leading_zeros(p, s.counted)}
         s = p.cut(**parts.second(s), most=most, **zeros, **_flags(s))
 
@@ -122,22 +126,19 @@ class _Product(FloatUnit):
         s = p.cut(
             total=parts.total(s),
             amount=self._from_above(s, too_small) if self._normalises else self._in_place(s),
-            exponent=s.normal[: fmt.exponent + 1] & ~nothing.replicate(fmt.exponent + 1),
+            exponent=Mux(nothing, 0, s.normal[: fmt.exponent + 1]),
             **{name: getattr(s, name) for name in ("sign", "nan", "inf")},
         )
         return self._round(m, p, s)
 
-    @property
-    def _bits(self) -> int:
-        """Bits of a distance: further down than they can tell, all of a product from 1 to under 4 is lost."""
-        return (self.fmt.fraction + 2).bit_length()
-
     def _in_place(self, s: SimpleNamespace) -> Value:
         """How far down from its place a product goes."""
         bits = self._bits
-        down = -s.most.as_signed()
-        beyond = down[bits:].any()
-        return (down[:bits] | beyond.replicate(bits)) & s.most[-1].replicate(bits)
+        low, high = s.most[:bits], s.most[bits:]
+        beyond = ~high.all() | ~low.any()
+        # Written bit by bit: as a subtraction it would take a carry chain of its own.
+        down = Cat(bit ^ low[:place].any() for place, bit in enumerate(low))
+        return Mux(s.most[-1], down | beyond.replicate(bits), 0)
 
     def _from_above(self, s: SimpleNamespace, too_small: Value) -> Value:
         """How far down from ``2**bits - 1`` above its place a product goes."""
@@ -151,10 +152,16 @@ class _Product(FloatUnit):
         above = (1 << self._bits) - 1 if self._normalises else 0
         lost = max(self.fmt.fraction - 1 - above, 0)
         value = Cat(Const(0, above - (self.fmt.fraction - 1) + lost), s.total[lost:])
-        raw = Raw(value, s.amount, s.total[:lost].any(), s.exponent, s.sign, s.nan, s.inf, not self._normalises)
+        raw = Raw(value, s.amount, s.total[:lost].any(), s.exponent, s.sign, s.nan, s.inf)
         m.d.comb += self.o.eq(finish.finish(p, self.fmt, raw, self.faults, self.NAME))
         p.finish()
         return m
+
+
+def _less_half(exponents: Value) -> Value:
+    """The sum of two stored exponents, less half of how many they can be; two's complement, one bit longer."""
+    low, top = exponents[:-2], exponents[-2:]
+    return Cat(low, ~top[0], top[0] == top[1], ~top.any())
 
 
 def _flags(s: SimpleNamespace) -> dict[str, Value]:
@@ -177,13 +184,14 @@ class Multiply(_Product):
         self,
         fmt: FloatFormat = FP32,
         *,
-        depth: int,
+        depth: int | None,
         kind: Operands = Operands.GENERAL,
         target: Target = Target.GENERIC,
         faults: Faults | None = None,
     ) -> None:
         self.kind = kind
-        super().__init__(fmt, 2, normalises=kind is not Operands.ROOT, depth=depth, target=target, faults=faults)
+        normalises = kind in (Operands.GENERAL, Operands.SCALAR)
+        super().__init__(fmt, 2, normalises=normalises, depth=depth, target=target, faults=faults)
 
     def _unpack(self) -> _Unpacked:
         a, b = Fields(self.fmt, self.a), Fields(self.fmt, self.b)
@@ -209,7 +217,7 @@ class Multiply(_Product):
             a=a.significand,
             b=b.significand,
             exponents=a.exponent + b.exponent if is_root else exponents[1:],
-            counted=None if is_root else counted,
+            counted=counted if self._normalises else None,
             sign=Const(0, 1) if is_root else a.sign ^ b.sign,
             nan=nan | fault(self.faults, "multiply.inf-times-zero", inf_by_zero, Const(0, 1)),
             inf=inf,
@@ -227,7 +235,7 @@ class Square(_Product):
         self,
         fmt: FloatFormat = FP32,
         *,
-        depth: int,
+        depth: int | None,
         target: Target = Target.GENERIC,
         faults: Faults | None = None,
     ) -> None:

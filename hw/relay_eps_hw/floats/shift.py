@@ -56,7 +56,7 @@ def shift_right(
     above, and must be zero.
     """
     value = p.share(value)
-    # Piece k falls out where the amount is more than k. Looking at the pieces before they are moved saves a multiplexer.
+    # Piece k falls out where the amount is more than k. The pieces are looked at before they are moved: less logic.
     for k in range((1 << len(amount)) - 1):
         piece = value[k * below : (k + 1) * below]
         if len(piece):
