@@ -38,9 +38,7 @@ def build_library(
     Raises BuildError if a tool is missing or fails; nothing half built stays in the cache.
     """
     root = verilator_root()
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
-    if compiler is None:
-        raise BuildError("compiling a design needs a C++17 compiler: install g++, or name one with CXX=...")
+    compiler = _compiler()
     flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     described = [verilog, top, driver.read_text(), *VERILATE, *options, *COMPILE, *flags, compiler, _version(root)]
     key = hashlib.sha256("\0".join(described).encode()).hexdigest()[:32]
@@ -52,6 +50,18 @@ def build_library(
         built = _build(Path(folder), root, verilog, top, driver, options, [*shlex.split(compiler), *COMPILE, *flags])
         os.replace(built, library)
     return library
+
+
+def compile_library(source: Path, target: Path) -> None:
+    """Compile one C++ file without a design into the shared library ``target``; raises BuildError."""
+    _run([*shlex.split(_compiler()), *COMPILE, "-shared", "-o", str(target), str(source)])
+
+
+def _compiler() -> str:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    if compiler is None:
+        raise BuildError("compiling a design needs a C++17 compiler: install g++, or name one with CXX=...")
+    return compiler
 
 
 def verilator_root() -> Path:

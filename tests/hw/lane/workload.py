@@ -25,11 +25,12 @@ RESULTS = {
     Operation.ACCUMULATE: ("m",),
     Operation.FETCH: ("wire",),
 }
-SPECIAL = np.array(
-    [0, 1, 2, 0x007F_FFFF, 0x0080_0000, 0x0080_0001, 0x3F7F_FFFF, 0x3F80_0000, 0x3F80_0001, 0x7F7F_FFFF, 0x7F80_0000]
-    + [0x7FC0_0000, 0x7F80_0001, 0x1A00_0000, 0x5F00_0000, 0x3880_0000, 0x3300_0000, 0x477F_F000, 0x33FF_FFFF],
-    np.uint32,
-)
+# fmt: off
+SPECIAL = np.array([
+    0, 1, 2, 0x007F_FFFF, 0x0080_0000, 0x0080_0001, 0x3F7F_FFFF, 0x3F80_0000, 0x3F80_0001, 0x7F7F_FFFF, 0x7F80_0000,
+    0x7FC0_0000, 0x7F80_0001, 0x1A00_0000, 0x5F00_0000, 0x3880_0000, 0x3300_0000, 0x477F_F000, 0x33FF_FFFF,
+], np.uint32)
+# fmt: on
 
 
 @dataclass(frozen=True)
