@@ -13,7 +13,7 @@ FRACTION = np.uint32(0x007F_FFFF)
 def _specials() -> Bits:
     fractions = [0, 1, 2, 3, 0x1000, 0x3F_FFFF, 0x40_0000, 0x40_0001, 0x7F_FFFE, 0x7F_FFFF]
     # Subnormals and zero; the edges of the range; about 1; where sums, products and 16-bit formats round or overflow.
-    exponents = [0, 1, 2, 103, 112, 113, 126, 127, 128, 142, 150, 151, 253, 254]
+    exponents = [0, 1, 2, 64, 103, 112, 113, 126, 127, 128, 142, 150, 151, 190, 253, 254]
     finite = [exponent << 23 | fraction for exponent in exponents for fraction in fractions]
     others = [0x7F80_0000, 0x7F80_0001, 0x7FBF_FFFF, 0x7FC0_0000, 0x7FFF_FFFF]
     positive = np.array([*finite, *others], np.uint32)

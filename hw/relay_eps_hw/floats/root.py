@@ -31,13 +31,19 @@ class Root(FloatUnit):
     n + 5. add the rounding, or put in a special result
 
     Args:
-        fmt: the format of a and o.
+        fmt: the format of a and o; ValueError for one whose roots could be subnormal, with more fraction bits than its
+            bias less 1.
     """
 
     OPERANDS = ("a",)
 
     def __init__(self, fmt: FloatFormat = FP32, *, depth: int, faults: Faults | None = None) -> None:
         self.fmt = check_format(fmt)
+        if fmt.fraction >= fmt.bias:
+            raise ValueError(
+                f"roots with {fmt.exponent} exponent and {fmt.fraction} fraction bits can be subnormal: "
+                f"use at most {fmt.bias - 1} fraction bits"
+            )
         super().__init__((fmt.width,), fmt.width, (1,) * (BEFORE + fmt.precision + 1), depth, faults)
 
     def elaborate(self, platform: object) -> Module:
