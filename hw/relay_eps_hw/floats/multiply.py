@@ -111,17 +111,18 @@ class _Product(FloatUnit):
 
         # How far up the product may go; two's complement, and negative if it has to go down.
         most = _less_half(s.exponents)
+        most = Cat(most, most[-1].replicate(max(self._bits + 1 - len(most), 0)))
         zeros = {} if u.counted is None else {"zeros": leading_zeros(p, s.counted)}
         s = p.cut(**parts.second(s), most=most, **zeros, **_flags(s))
 
         # One less than the stored exponent of a product from 1 to under 2, were it normal.
         most = s.most.as_signed()
-        normal = (most - s.zeros)[: fmt.exponent + 3] if self._normalises else s.most
+        normal = (most - s.zeros)[: len(most) + 1] if self._normalises else s.most
         up = {"zeros": s.zeros} if self._normalises else {}
         s = p.cut(**parts.third(s), normal=normal, most=most, **up, **_flags(s))
 
         too_small = s.normal[-1]
-        too_small = fault(self.faults, f"{self.NAME}.subnormal-edge", too_small, too_small | ~s.normal.any())
+        too_small = fault(self.faults, f"{self.NAME}.subnormal-edge", too_small, too_small & ~s.normal[1:].all())
         nothing = too_small | s.zero
         s = p.cut(
             total=parts.total(s),
@@ -156,6 +157,11 @@ class _Product(FloatUnit):
         m.d.comb += self.o.eq(finish.finish(p, self.fmt, raw, self.faults, self.NAME))
         p.finish()
         return m
+
+
+def _effective(value: Fields) -> Value:
+    """The stored exponent, 1 for subnormal numbers and zeros."""
+    return Cat(value.exponent[0] | ~value.hidden, value.exponent[1:])
 
 
 def _less_half(exponents: Value) -> Value:
@@ -200,23 +206,20 @@ class Multiply(_Product):
             inf_by_zero = a.is_inf & b.is_zero | a.is_zero & b.is_inf
             inf = a.is_inf | b.is_inf
             zero = a.is_zero | b.is_zero
-            subnormal = ~a.hidden | ~b.hidden
-            # Of two subnormal operands nothing is left.
+            # The product of two subnormal numbers never goes up.
             counted = Mux(a.hidden, b.significand, a.significand)
         else:
             nan = a.is_nan
             inf_by_zero = a.is_inf & ~b.hidden
             inf = a.is_inf
             zero = a.is_zero | ~b.hidden
-            subnormal = ~a.hidden
             counted = a.significand
         is_root = self.kind is Operands.ROOT
-        # The one for a subnormal operand is the carry into the sum.
-        exponents = Cat(subnormal, a.exponent) + Cat(subnormal, b.exponent)
         return _Unpacked(
             a=a.significand,
             b=b.significand,
-            exponents=a.exponent + b.exponent if is_root else exponents[1:],
+            exponents=(a.exponent if is_root else _effective(a))
+            + (_effective(b) if self.kind is Operands.GENERAL else b.exponent),
             counted=counted if self._normalises else None,
             sign=Const(0, 1) if is_root else a.sign ^ b.sign,
             nan=nan | fault(self.faults, "multiply.inf-times-zero", inf_by_zero, Const(0, 1)),
@@ -246,8 +249,7 @@ class Square(_Product):
         return _Unpacked(
             a=a.significand,
             b=a.significand,
-            # Nothing is left of a subnormal number's square.
-            exponents=Cat(Const(0, 1), a.exponent),
+            exponents=Cat(Const(0, 1), _effective(a)),
             counted=None,
             sign=Const(0, 1),
             nan=a.is_nan,

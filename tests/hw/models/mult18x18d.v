@@ -38,13 +38,13 @@ module MULT18X18D #(
     wire signed [36:0] wide_a = {{19{a[18] & a[17]}}, a[17:0]};
     wire signed [36:0] wide_b = {{19{b[18] & b[17]}}, b[17:0]};
     wire signed [36:0] product = wide_a * wide_b;
-    wire [36:0] inside, result;
+    wire [36:0] piped, result;
     mult18x18d_register #(
         .WIDTH(37), .CLK(REG_PIPELINE_CLK), .CE(REG_PIPELINE_CE), .RST(REG_PIPELINE_RST)
-    ) pipeline (clocks, enables, resets, {a[18] | b[18], product[35:0]}, inside);
+    ) pipeline (clocks, enables, resets, {a[18] | b[18], product[35:0]}, piped);
     mult18x18d_register #(
         .WIDTH(37), .CLK(REG_OUTPUT_CLK), .CE(REG_OUTPUT_CE), .RST(REG_OUTPUT_RST)
-    ) output_ (clocks, enables, resets, inside, result);
+    ) output_ (clocks, enables, resets, piped, result);
     assign {SIGNEDP,
         P35, P34, P33, P32, P31, P30, P29, P28, P27, P26, P25, P24, P23, P22, P21, P20, P19, P18,
         P17, P16, P15, P14, P13, P12, P11, P10, P9, P8, P7, P6, P5, P4, P3, P2, P1, P0} = result;

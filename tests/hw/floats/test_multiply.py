@@ -1,0 +1,146 @@
+"""Multiplication: every kind at every depth, on every target, in odd formats, and with faults built in.
+
+That the results are SoftFloat's, and right for all operands of small formats, is tested for all units together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from relay_eps_hw.faults import Faults
+from relay_eps_hw.floats.formats import FP32, FloatFormat
+from relay_eps_hw.floats.multiply import Multiply, Operands, Square
+from relay_eps_hw.floats.unit import FloatUnit
+from relay_eps_hw.targets import Target
+from relay_eps_sim.units import SimulatedUnit
+from tests.hw import rational
+from tests.hw.floats import bench
+from tests.hw.models import MULT18X18D
+from tests.hw.operands import random_pairs, special_pairs
+
+Bits = NDArray[np.uint32]
+SIGN = np.uint32(FP32.negative_zero)
+EXPONENT = np.uint32(FP32.infinity)
+KINDS = (*Operands, "square")
+
+
+def make(kind: Operands | str, fmt: FloatFormat = FP32, **arguments: Any) -> FloatUnit:
+    """The unit for a kind of operands, or the one that squares."""
+    return Multiply(fmt, kind=kind, **arguments) if isinstance(kind, Operands) else Square(fmt, **arguments)
+
+
+def promised(kind: Operands | str, a: Bits, b: Bits) -> tuple[Bits, ...]:
+    """Operands such as a unit promises to take, made of any: fp32."""
+    scalar = np.where((b & EXPONENT == 0) | (b & EXPONENT == EXPONENT), np.uint32(0), b)
+    if kind is Operands.SCALAR:
+        return a, scalar
+    if kind is Operands.WEIGHT:
+        # An exponent under that of 2: its top bit cleared, but not to that of a subnormal.
+        small = scalar & ~np.uint32(1 << 30)
+        return a, np.where(small & EXPONENT == 0, np.uint32(0), small)
+    if kind is Operands.ROOT:
+        with np.errstate(invalid="ignore"):
+            return np.sqrt((a & ~SIGN).view(np.float32)).view(np.uint32), scalar & ~SIGN
+    return (a,) if kind == "square" else (a, b)
+
+
+def expected(operands: tuple[Bits, ...]) -> Bits:
+    """numpy's products, which are rounded to nearest even."""
+    with np.errstate(all="ignore"):
+        return (operands[0].view(np.float32) * operands[-1].view(np.float32)).view(np.uint32)
+
+
+def wrong(got: Bits, operands: tuple[Bits, ...]) -> list[str]:
+    """The operands of the first wrong results."""
+    places = np.flatnonzero(~bench.same(got, expected(operands), FP32))
+    return [" * ".join(f"{bits[k]:#010x}" for bits in operands) + f" = {got[k]:#010x}" for k in places[:5]]
+
+
+def mixture(rng: np.random.Generator, count: int) -> tuple[Bits, Bits]:
+    """Special values and random ones, half of each."""
+    a, b = special_pairs()
+    chosen = rng.integers(len(a), size=count // 2)
+    random_a, random_b = random_pairs(rng, count - count // 2)
+    return np.concatenate([a[chosen], random_a]), np.concatenate([b[chosen], random_b])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_depth_changes_a_bit_and_no_stall_loses_one(rng: np.random.Generator, kind: Operands | str):
+    for depth in range(1, make(kind, depth=None).steps + 1):
+        operands = promised(kind, *mixture(rng, 400))
+        unit = make(kind, depth=depth)
+        assert unit.latency == depth
+        assert not wrong(bench.run(unit, *operands, stalled=0.3, rng=rng), operands), f"depth {depth}"
+
+
+@pytest.mark.parametrize("depth", [1, None])
+@pytest.mark.parametrize("kind", [Operands.GENERAL, Operands.ROOT, "square"])
+def test_lattice_multipliers_give_the_same_bits_as_late(
+    rng: np.random.Generator, kind: Operands | str, depth: int | None
+):
+    unit = make(kind, depth=depth, target=Target.ECP5)
+    assert unit.latency == make(kind, depth=depth).latency
+    operands = promised(kind, *special_pairs())
+    more = promised(kind, *random_pairs(rng, 200_000))
+    with SimulatedUnit(unit, models=MULT18X18D) as compiled:
+        assert not wrong(compiled.run(*operands, stalled=0.3), operands)
+        assert not wrong(compiled.run(*more), more)
+
+
+def test_a_product_with_a_weight_under_two_is_the_general_product(rng: np.random.Generator):
+    operands = promised(Operands.WEIGHT, *special_pairs())
+    more = promised(Operands.WEIGHT, *random_pairs(rng, 200_000))
+    with SimulatedUnit(make(Operands.WEIGHT, depth=2)) as compiled:
+        assert not wrong(compiled.run(*operands), operands)
+        assert not wrong(compiled.run(*more), more)
+
+
+def test_every_weight_of_a_small_format_times_everything():
+    fmt = FloatFormat(4, 3)
+    every = np.arange(1 << fmt.width, dtype=np.uint32)
+    a, b = (side.ravel() for side in np.meshgrid(every, every))
+    exponent = b >> fmt.fraction & fmt.exponent_max
+    is_weight = (b == 0) | (exponent > 0) & (exponent <= fmt.bias)
+    a, b = a[is_weight], b[is_weight]
+    with SimulatedUnit(make(Operands.WEIGHT, fmt, depth=2)) as compiled:
+        got = compiled.run(a, b)
+    exact = [rational.multiply(fmt, int(x), int(y)) for x, y in zip(a, b, strict=True)]
+    assert np.all(bench.same(got, np.array(exact, np.uint32), fmt))
+
+
+@pytest.mark.parametrize("fmt", [FloatFormat(3, 2), FloatFormat(3, 12), FloatFormat(11, 4)], ids=str)
+@pytest.mark.parametrize("kind", [Operands.GENERAL, "square"])
+def test_formats_with_much_more_of_one_field_than_of_the_other(
+    rng: np.random.Generator, kind: Operands | str, fmt: FloatFormat
+):
+    a, b = (rng.integers(1 << fmt.width, size=600, dtype=np.uint32) for _ in range(2))
+    # Half of them with one of the lowest exponents.
+    low = np.where(rng.random(600) < 0.5, np.uint32(fmt.negative_zero | (2 << fmt.fraction) - 1), np.uint32(-1 % 2**32))
+    operands = (a & low,) if kind == "square" else (a & low, b)
+    exact = [rational.multiply(fmt, int(x), int(y)) for x, y in zip(operands[0], operands[-1], strict=True)]
+    got = bench.run(make(kind, fmt, depth=3), *operands, rng=rng)
+    assert np.all(bench.same(got, np.array(exact, np.uint32), fmt))
+
+
+@pytest.mark.parametrize("kind", [Operands.GENERAL, Operands.ROOT, "square"])
+def test_each_built_in_fault_shows_in_some_product(rng: np.random.Generator, kind: Operands | str):
+    faults = Faults()
+    with SimulatedUnit(make(kind, depth=2, faults=faults)) as compiled:
+        pairs = [np.concatenate(part) for part in zip(special_pairs(), random_pairs(rng, 50_000), strict=True)]
+        operands = promised(kind, *pairs)
+        assert not wrong(compiled.run(*operands), operands)
+        assert len(faults.names) >= 5
+        for name in faults.names:
+            compiled.select_fault(faults.number(name))
+            assert wrong(compiled.run(*operands), operands), name
+
+
+@pytest.mark.parametrize("unit", [Multiply, Square])
+def test_what_is_no_format_is_refused(unit: Callable[..., FloatUnit]):
+    with pytest.raises(ValueError, match="use FP32, BF16, FP16 or FloatFormat"):
+        unit("fp32", depth=1)
