@@ -52,7 +52,7 @@ class SimulatedLanes:
 
     def select_fault(self, number: int) -> None:
         """Activate the fault of this number; 0 for none."""
-        self._library.lanes_select_fault(self._handle, number)
+        self._library.lanes_select_fault(ctypes.c_void_p(self._handle), number)
 
     def run(self, payloads: Words, *, seed: int = 0, idle: float = 0, blocked: float = 0) -> tuple[Words, int]:
         """Send payloads (beats × `words_in`), receive as many (beats × `words_out`); and the clocks it took.

@@ -76,8 +76,11 @@ class Add(FloatUnit):
             inf_a=a.is_inf,
             inf_b=b.is_inf,
         )
-        subtract = 0 if self.non_negative else s.sign_a ^ s.sign_b
-        cancel_inf = fault(self.faults, "add.inf-minus-inf", s.inf_a & s.inf_b & subtract, Const(0))
+        subtract: Value = Const(0)
+        cancel_inf: Value = Const(0)
+        if not self.non_negative:
+            subtract = s.sign_a ^ s.sign_b
+            cancel_inf = fault(self.faults, "add.inf-minus-inf", s.inf_a & s.inf_b & subtract, Const(0))
         s = p.cut(
             large=Mux(s.swap, s.b, s.a),
             small=Mux(s.swap, s.a, s.b),
