@@ -5,9 +5,11 @@ Converting sixteen lanes in place would take Amaranth a minute, and every tool a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from amaranth.back import verilog
+from amaranth._toolchain.yosys import find_yosys
+from amaranth.back import rtlil
 from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
@@ -17,6 +19,7 @@ from relay_eps_hw.lane.beat import lane_ports
 from relay_eps_hw.lane.lane import Lane
 from relay_eps_hw.lane.lanes import Lanes
 from relay_eps_hw.lane.timing import DEEP, Depths
+from relay_eps_hw.rtlil import equal_widths
 from relay_eps_hw.targets import Target
 
 LANES_MODULE = "relay_eps_lanes"
@@ -58,18 +61,46 @@ def lanes_verilog(
     lane = Lane(depths, target=target, faults=faults)
     array = Lanes(lanes, lambda: LaneInstance(lane), faults=faults)
     texts = []
-    for component, name in ((lane, LANE_MODULE), (array, LANES_MODULE)):
+    for component, name in ((array, LANES_MODULE), (lane, LANE_MODULE)):
         ports = [port for _, _, port in component.signature.flatten(component)]
         if faults is not None:
             ports.append(faults.select)
-        texts.append(
-            verilog.convert(component, name=name, ports=_values(ports), emit_src=False, strip_internal_attrs=True)
-        )
+        texts.append(convert(component, name, ports))
     return "\n".join([_payloads(array), *texts])
 
 
-def _values(ports: list[Any]) -> list[Any]:
-    return [getattr(port, "as_value", lambda port=port: port)() for port in ports]
+# As Amaranth's own conversion to Verilog, which leaves no room for a change between.
+_SCRIPT = """
+read_rtlil <<rtlil
+{rtlil}
+rtlil
+proc -nomux -norom
+memory_collect
+attrmap {attributes}
+attrmap -modattr {attributes}
+write_verilog -norename
+"""
+_ATTRIBUTES = " ".join(
+    f"-remove {name}" for name in ("generator", "top", "src", "amaranth.hierarchy", "amaranth.decoding")
+)
+
+
+def convert(component: Any, name: str, ports: Sequence[Any]) -> str:
+    """The Verilog of ``component`` as the module ``name``, with these ports, without source locations."""
+    values = [getattr(port, "as_value", lambda port=port: port)() for port in ports]
+    text = rtlil.convert(component, name=name, ports=values, emit_src=False)
+    yosys = find_yosys(lambda version: version >= (0, 40))
+    # Yosys warns that not all processes become Verilog; Amaranth's all do.
+    script = _SCRIPT.format(rtlil=equal_widths(text), attributes=_ATTRIBUTES)
+    return _top_first(yosys.run(["-q", "-"], script, ignore_warnings=True), name)
+
+
+def _top_first(text: str, name: str) -> str:
+    """The module that a file is named after comes first; Yosys writes it last."""
+    start = text.index(f"\nmodule {name}(") + 1
+    end = text.index("\nendmodule\n", start) + len("\nendmodule\n")
+    heading = text.index("\n", text.index("/*")) + 1
+    return text[:heading] + text[start:end] + text[heading:start] + text[end:]
 
 
 def fields(layout: data.Layout) -> dict[str, tuple[int, int]]:

@@ -150,6 +150,9 @@ class Ecp5Product(Product):
             i_CLK0=ClockSignal(),
             i_CE0=self._p.en,
             i_RST0=Const(0, 1),
+            # The other clocks are not used; linters ask for them.
+            **{f"i_{pin}{number}": Const(0, 1) for pin in ("CLK", "CE", "RST") for number in (1, 2, 3)},
+            o_SIGNEDP=Signal(name=f"signed_{name}"),
             i_SIGNEDA=Const(0, 1),
             i_SIGNEDB=Const(0, 1),
             i_SOURCEA=Const(0, 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Value
+from amaranth.hdl import Cat, Const, Module, Mux
 
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.floats.fields import Fields

@@ -26,8 +26,8 @@ class FloatUnit(wiring.Component):
         operands: the width of each operand, in bits.
         result: the width of the result, in bits.
         weights: the delay of each step of the unit, in any unit of time.
-        depth: registers on the way, 1 to ``len(weights)``, or None for as many; ValueError for another, with the allowed
-            ones.
+        depth: registers on the way, 1 to ``len(weights)``, or None for as many; ValueError for another, with those
+            allowed.
         faults: faults to build in, for the check that the tests find them.
     """
 

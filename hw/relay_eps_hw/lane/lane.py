@@ -34,7 +34,6 @@ from relay_eps_hw.lane.beat import SCALARS, lane_ports
 from relay_eps_hw.lane.timing import Depths, lane_timing
 from relay_eps_hw.targets import Target
 
-
 #: A unit that has each of the `Depths`.
 _UNIT_OF_DEPTH = {
     "widen": "widen_g",
