@@ -92,15 +92,7 @@ def convert(component: Any, name: str, ports: Sequence[Any]) -> str:
     yosys = find_yosys(lambda version: version >= (0, 40))
     # Yosys warns that not all processes become Verilog; Amaranth's all do.
     script = _SCRIPT.format(rtlil=equal_widths(text), attributes=_ATTRIBUTES)
-    return _top_first(yosys.run(["-q", "-"], script, ignore_warnings=True), name)
-
-
-def _top_first(text: str, name: str) -> str:
-    """The module that a file is named after comes first; Yosys writes it last."""
-    start = text.index(f"\nmodule {name}(") + 1
-    end = text.index("\nendmodule\n", start) + len("\nendmodule\n")
-    heading = text.index("\n", text.index("/*")) + 1
-    return text[:heading] + text[start:end] + text[heading:start] + text[end:]
+    return yosys.run(["-q", "-"], script, ignore_warnings=True)
 
 
 def fields(layout: data.Layout) -> dict[str, tuple[int, int]]:

@@ -97,7 +97,7 @@ def widen(a: Bits, fmt: FloatFormat) -> Judged:
     """The fp32 value of the low bits of ``a``, in ``fmt``."""
     if fmt == FP32:
         return Judged(a, np.zeros(a.shape, np.uint8))
-    return _apply({BF16: "bf16_to_f32", FP16: "f16_to_f32"}[fmt], a & 0xFFFF)
+    return _apply({BF16: "bf16_to_f32", FP16: "f16_to_f32"}[fmt], a & np.uint32(0xFFFF))
 
 
 def is_nan(bits: Bits, fmt: FloatFormat = FP32) -> NDArray[np.bool_]:

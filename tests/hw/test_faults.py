@@ -20,7 +20,7 @@ FAULTS = 30
 
 #: The cases of one unit together: a fault may show in one format only.
 UNITS = {
-    name: [case for case in CASES if case.name == name or case.wire is not None and case.name.startswith(name)]
+    name: [case for case in CASES if case.name == name or (case.wire is not None and case.name.startswith(name))]
     for name in [*(case.name for case in CASES if case.wire is None), "widen", "narrow"]
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ app = typer.Typer(
 app.command(help=TRAIN_HELP)(train)
 app.command(help=RESUME_HELP)(resume)
 app.command()(doctor)
+for _command in entry_points(group="relay_eps.commands"):
+    # Each is light: what it needs beyond this library it imports when it is called.
+    app.add_typer(_command.load(), name=_command.name)
 
 
 def run() -> None:
@@ -49,4 +53,5 @@ def relay(
     [bold]relay-eps train my-texts/[/bold]     on your own text
     [bold]relay-eps resume runs/001[/bold]     go on after Ctrl-C
     [bold]relay-eps doctor[/bold]              what this machine has, and what it lacks
+    [bold]relay-eps hw[/bold]                  the optimiser as FPGA logic: Verilog, area and clock
     """

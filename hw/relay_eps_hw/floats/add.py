@@ -45,7 +45,12 @@ class Add(FloatUnit):
     OPERANDS = ("a", "b")
 
     def __init__(
-        self, fmt: FloatFormat = FP32, *, depth: int, non_negative: bool = False, faults: Faults | None = None
+        self,
+        fmt: FloatFormat = FP32,
+        *,
+        depth: int | None = None,
+        non_negative: bool = False,
+        faults: Faults | None = None,
     ) -> None:
         self.fmt = check_format(fmt)
         self.non_negative = non_negative

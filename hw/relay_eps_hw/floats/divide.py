@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 
-from amaranth.hdl import Cat, Const, Module, Mux, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.floats import finish
@@ -12,7 +13,7 @@ from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.finish import Raw
 from relay_eps_hw.floats.formats import FP32, FloatFormat
 from relay_eps_hw.floats.pipeline import Pipeline
-from relay_eps_hw.floats.recurrence import divide_digit
+from relay_eps_hw.floats.recurrence import divide_digit, divide_first
 from relay_eps_hw.floats.shift import leading_zeros, shift_left
 from relay_eps_hw.floats.unit import FloatUnit, check_format
 
@@ -24,14 +25,17 @@ AFTER = 2
 class Divide(FloatUnit):
     """``o = a / b``.
 
+    Infinities and zeros are results of an exponent too large or too small from step 4 on: one flag less each to carry
+    along the digits.
+
     Steps, where n is the format's precision:
 
     1. see which operands are special; subtract the exponents
     2. count the leading zeros of both significands
     3. move both up by 16 and 8
-    4. by 4, 2 and 1; the exponent of the quotient
-    5. the bit before the point
-    6. to n + 6. one bit each, the last the guard bit
+    4. by 4, 2 and 1; the exponent of the quotient, or one out of range
+    5. the bit before the point (`recurrence.divide_first`)
+    6. to n + 6. one bit each, the last the guard bit (`recurrence.divide_digit`)
     n + 7. put the remainder right; how far a subnormal quotient has to go down
     n + 8. is there a remainder
     n + 9. to n + 12. `finish.finish`
@@ -44,7 +48,12 @@ class Divide(FloatUnit):
     OPERANDS = ("a", "b")
 
     def __init__(
-        self, fmt: FloatFormat = FP32, *, depth: int, positive_divisor: bool = False, faults: Faults | None = None
+        self,
+        fmt: FloatFormat = FP32,
+        *,
+        depth: int | None = None,
+        positive_divisor: bool = False,
+        faults: Faults | None = None,
     ) -> None:
         self.fmt = check_format(fmt)
         self.positive_divisor = positive_divisor
@@ -53,6 +62,8 @@ class Divide(FloatUnit):
         #: Bits of the distance that a subnormal quotient goes down.
         self._bits = (fmt.fraction + 3).bit_length()
         steps = BEFORE + self.digits + AFTER + finish.steps(self._bits)
+        #: Bits of exponents in two's complement, with room for that of the largest by the smallest.
+        self._exponent_bits = (fmt.exponent_max + fmt.fraction + fmt.bias).bit_length() + 1
         super().__init__((fmt.width, fmt.width), fmt.width, (1,) * steps, depth, faults)
 
     def elaborate(self, platform: object) -> Module:
@@ -78,9 +89,17 @@ class Divide(FloatUnit):
             sign=a.sign if self.positive_divisor else a.sign ^ b.sign,
             nan=nan,
             inf=a.is_inf | b.is_zero,
-            zero=a.is_zero | b.is_inf,
+            zero=a.is_zero | fault(self.faults, "divide.by-infinity", b.is_inf, Const(0)),
         )
-        s = p.cut(a=s.a, b=s.b, zeros_a=leading_zeros(p, s.a), zeros_b=leading_zeros(p, s.b), **_known(s))
+        special = ("sign", "nan", "inf", "zero")
+        s = p.cut(
+            a=s.a,
+            b=s.b,
+            zeros_a=leading_zeros(p, s.a),
+            zeros_b=leading_zeros(p, s.b),
+            exponent=s.exponent,
+            **_held(s, special),
+        )
         split = min(3, len(s.zeros_a))
         exponent = s.exponent.as_signed() - s.zeros_a
         s = p.cut(
@@ -89,55 +108,53 @@ class Divide(FloatUnit):
             zeros_a=s.zeros_a[:split],
             zeros_b=s.zeros_b[:split],
             all_b=s.zeros_b,
-            **_known(s) | {"exponent": exponent[: fmt.exponent + 2]},
+            exponent=exponent[: self._exponent_bits],
+            **_held(s, special),
         )
         # One less for the bit before the point, which `finish` takes as of weight 2, and one less for what it calls the
-        # exponent; two's complement.
+        # exponent.
         exponent = s.exponent.as_signed() + s.all_b + (fmt.bias - 2)
+        largest = (1 << (self._exponent_bits - 1)) - 1
         return p.cut(
             a=shift_left(p, s.a, s.zeros_a),
             b=shift_left(p, s.b, s.zeros_b),
-            **_known(s) | {"exponent": exponent[: fmt.exponent + 2]},
+            exponent=Mux(s.inf, largest, Mux(s.zero, ~largest, exponent))[: self._exponent_bits],
+            **_held(s, ("sign", "nan")),
         )
 
     def _digits(self, p: Pipeline, s: SimpleNamespace) -> SimpleNamespace:
         """The quotient's bits, and what remains."""
-        first = (s.a - s.b)[: self.fmt.precision + 1]
-        s = p.cut(remainder=first, quotient=~first[-1], b=s.b, **_known(s))
+        known = ("b", "exponent", "sign", "nan")
+        remainder, digit = divide_first(p, s.a, s.b)
+        s = p.cut(remainder=remainder, quotient=digit, **_held(s, known))
         for _ in range(1, self.digits):
             remainder, digit = divide_digit(p, s.remainder, s.b)
-            s = p.cut(remainder=remainder, quotient=Cat(digit, s.quotient), b=s.b, **_known(s))
+            s = p.cut(remainder=remainder, quotient=Cat(digit, s.quotient), **_held(s, known))
         return s
 
     def _exact(self, p: Pipeline, s: SimpleNamespace) -> Raw:
         """The two steps before `finish`."""
         fmt = self.fmt
         exponent = s.exponent.as_signed()
-        down = (-exponent)[: fmt.exponent + 2]
         remainder = s.remainder + Mux(s.remainder[-1], s.b, 0)
         remainder = fault(self.faults, "divide.remainder-not-put-right", remainder, s.remainder)
         s = p.cut(
             quotient=s.quotient,
             remainder=remainder[: fmt.precision],
             too_small=exponent[-1],
-            down=down,
-            **_known(s),
+            down=(-exponent)[: self._exponent_bits],
+            **_held(s, ("exponent", "sign", "nan")),
         )
         beyond = s.down[self._bits :].any()
-        amount = (s.down[: self._bits] | beyond.replicate(self._bits)) & s.too_small.replicate(self._bits)
-        # A quotient of zero or by infinity is zero whatever its digits and exponent are.
-        nothing = fault(self.faults, "divide.by-infinity", s.zero, Const(0))
         s = p.cut(
-            quotient=s.quotient & ~nothing.replicate(self.digits),
-            sticky=s.remainder.any() & ~nothing,
-            amount=amount,
-            exponent=s.exponent[: fmt.exponent + 1] & ~(s.too_small | nothing).replicate(fmt.exponent + 1),
-            sign=s.sign,
-            nan=s.nan,
-            inf=s.inf,
+            quotient=s.quotient,
+            sticky=s.remainder.any(),
+            amount=(s.down[: self._bits] | beyond.replicate(self._bits)) & s.too_small.replicate(self._bits),
+            exponent=s.exponent[:-1] & ~s.too_small.replicate(self._exponent_bits - 1),
+            **_held(s, ("sign", "nan")),
         )
-        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, s.inf)
+        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, Const(0))
 
 
-def _known(s: SimpleNamespace) -> dict[str, Value]:
-    return {name: getattr(s, name) for name in ("exponent", "sign", "nan", "inf", "zero")}
+def _held(s: SimpleNamespace, names: Iterable[str]) -> dict[str, Signal]:
+    return {name: getattr(s, name) for name in names}

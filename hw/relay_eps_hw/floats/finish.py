@@ -22,8 +22,8 @@ class Raw:
         amount: how far it has still to be moved down, at least 2 bits; a distance that does not fit in it is its
             largest value.
         sticky (1): something not zero has been lost below ``value``.
-        exponent (exponent + 1 bits): one less than the stored exponent of the moved value, were that from 1 to under 2.
-            0 for subnormal results and zeros; for such as overflow any number that is too large.
+        exponent (exponent + 1 bits or more): one less than the stored exponent of the moved value, were that from 1 to
+            under 2. 0 for subnormal results and zeros; for such as overflow any number that is too large.
         sign, nan, inf (1): nan and inf take precedence over the value, nan over inf.
     """
 

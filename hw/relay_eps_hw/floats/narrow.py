@@ -41,7 +41,7 @@ class Narrow(FloatUnit):
 
     OPERANDS: ClassVar[tuple[str, ...]] = ("a", "format")
 
-    def __init__(self, *, depth: int, faults: Faults | None = None) -> None:
+    def __init__(self, *, depth: int | None = None, faults: Faults | None = None) -> None:
         super().__init__((32, 2), 32, weights=(3, 3, 2, 3, 4), depth=depth, faults=faults)
 
     def elaborate(self, platform: object) -> Module:

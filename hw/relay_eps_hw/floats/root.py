@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux
+from types import SimpleNamespace
+
+from amaranth.hdl import Cat, Const, Module, Mux, Value
 
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.formats import FP32, FloatFormat
-from relay_eps_hw.floats.recurrence import root_digit
+from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.recurrence import root_digit, root_first
 from relay_eps_hw.floats.shift import leading_zeros, shift_left
 from relay_eps_hw.floats.unit import FloatUnit, check_format
 
@@ -18,6 +21,8 @@ BEFORE = 4
 class Root(FloatUnit):
     """``o = sqrt(a)``; of -0 it is -0, of what is below zero NaN.
 
+    Infinities, NaNs and zeros are known by the exponent they get in step 4, which no root has.
+
     A root is never subnormal, and never half way between two floats: an odd number of one bit more than the precision
     has an odd square, and what the root is taken of is even at that place. So the bit below the last decides alone.
 
@@ -26,9 +31,9 @@ class Root(FloatUnit):
     1. see whether the operand is special; find the hidden bit
     2. count leading zeros
     3. move up by 16 and 8; lower the exponent
-    4. by 4, 2 and 1; halve the exponent; the first bit of the root
-    5. to n + 4. one bit each, the last the guard bit
-    n + 5. add the rounding, or put in a special result
+    4. by 4, 2 and 1; halve the exponent; the first bit of the root (`recurrence.root_first`)
+    5. to n + 4. one bit each, the last the guard bit (`recurrence.root_digit`)
+    n + 5. add the rounding; clear the fraction of a special result
 
     Args:
         fmt: the format of a and o; ValueError for one whose roots could be subnormal, with more fraction bits than its
@@ -37,7 +42,7 @@ class Root(FloatUnit):
 
     OPERANDS = ("a",)
 
-    def __init__(self, fmt: FloatFormat = FP32, *, depth: int, faults: Faults | None = None) -> None:
+    def __init__(self, fmt: FloatFormat = FP32, *, depth: int | None = None, faults: Faults | None = None) -> None:
         self.fmt = check_format(fmt)
         if fmt.fraction >= fmt.bias:
             raise ValueError(
@@ -48,8 +53,16 @@ class Root(FloatUnit):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        fmt = self.fmt
         p = self.pipeline(m)
+        s = self._normalise(p)
+        s = self._digits(p, s)
+        m.d.comb += self.o.eq(self._round(p, s))
+        p.finish()
+        return m
+
+    def _normalise(self, p: Pipeline) -> SimpleNamespace:
+        """Steps 1 to 4."""
+        fmt = self.fmt
         a = Fields(fmt, self.a)
         below_zero = fault(self.faults, "root.below-zero", a.sign & ~a.is_zero, Const(0))
         s = p.cut(
@@ -59,42 +72,63 @@ class Root(FloatUnit):
             nan=a.is_nan | below_zero,
             inf=a.is_inf,
         )
-        flags = {"sign": s.sign, "nan": s.nan, "inf": s.inf}
-        s = p.cut(a=s.a, zeros=leading_zeros(p, s.a), exponent=s.exponent, zero=~s.a.any(), **flags)
+        s = p.cut(
+            a=s.a,
+            zeros=leading_zeros(p, s.a),
+            exponent=s.exponent,
+            sign=s.sign,
+            nan=s.nan,
+            large=s.nan | s.inf,
+            zero=~s.a.any(),
+        )
         split = min(3, len(s.zeros))
-        value = shift_left(p, s.a, s.zeros[split:], 1 << split)
-        flags = {"sign": s.sign, "nan": s.nan, "inf": s.inf, "zero": s.zero}
         # Biased once more, it is twice the root's stored exponent, or one more.
         exponent = s.exponent - s.zeros + fmt.bias
-        s = p.cut(a=value, zeros=s.zeros[:split], exponent=exponent[: fmt.exponent + 1], **flags)
-        value = shift_left(p, s.a, s.zeros)
-        flags = {name: getattr(s, name) for name in flags}
+        s = p.cut(
+            a=shift_left(p, s.a, s.zeros[split:], 1 << split),
+            zeros=s.zeros[:split],
+            exponent=exponent[: fmt.exponent + 1],
+            sign=s.sign,
+            nan=s.nan,
+            large=s.large,
+            zero=s.zero,
+        )
+        value = p.share(shift_left(p, s.a, s.zeros))
         odd = fault(self.faults, "root.odd-exponent", s.exponent[0], Const(0))
         # The radicand is from 1 to under 4, two bits before the point: of an odd doubled exponent it is doubled.
-        radicand = Mux(odd, Cat(Const(0, 1), value), Cat(value, Const(0, 1)))
-        # The first bit is 1; what remains of the first two bits, less it, is 0 to 2.
-        s = p.cut(
-            remainder=Cat((radicand[-2:] - 1)[:2], Const(0, 1)),
+        radicand = p.share(Mux(odd, Cat(Const(0, 1), value), Cat(value, Const(0, 1))))
+        return p.cut(
+            remainder=root_first(radicand[-2:]),
             root=Const(1, 1),
             radicand=radicand[:-2],
-            exponent=s.exponent[1:],
-            **flags,
+            exponent=Mux(s.large, fmt.exponent_max, Mux(s.zero, 0, s.exponent[1:])),
+            sign=s.sign,
+            nan=s.nan,
         )
-        for _ in range(fmt.precision):
-            two = Cat(Const(0, max(2 - len(s.radicand), 0)), s.radicand[-2:]) if len(s.radicand) else Const(0, 2)
+
+    def _digits(self, p: Pipeline, s: SimpleNamespace) -> SimpleNamespace:
+        """The root's other bits; whether its exponent is that of a special result, next to the last of them."""
+        for left in reversed(range(self.fmt.precision)):
+            two = None
+            if len(s.radicand):
+                two = Cat(Const(0, 2 - len(s.radicand[-2:])), s.radicand[-2:])
             remainder, digit = root_digit(p, s.remainder, s.root, two)
-            flags = {name: getattr(s, name) for name in flags}
+            more = {} if left else {"special": s.exponent.all() | ~s.exponent.any()}
             s = p.cut(
                 remainder=remainder,
                 root=Cat(digit, s.root),
                 radicand=s.radicand[:-2],
                 exponent=s.exponent,
-                **flags,
+                sign=s.sign,
+                nan=s.nan,
+                **more,
             )
+        return s
+
+    def _round(self, p: Pipeline, s: SimpleNamespace) -> Value:
+        """The last step."""
+        fmt = self.fmt
         guard = fault(self.faults, "root.never-up", s.root[0], Const(0))
-        rounded = Cat(s.root[1:-1], s.exponent) + guard
-        special = Mux(s.nan, fmt.nan, Mux(s.inf, fmt.infinity, 0))
-        bits = Mux(s.nan | s.inf | s.zero, special, rounded)[: fmt.width - 1]
-        m.d.comb += self.o.eq(p.cut(o=Cat(bits, s.sign & ~s.nan)).o)
-        p.finish()
-        return m
+        rounded = (Cat(s.root[1:-1], s.exponent) + (guard & ~s.special))[: fmt.width - 1]
+        fraction = Mux(s.special, Cat(Const(0, fmt.fraction - 1), s.nan), rounded[: fmt.fraction])
+        return p.cut(o=Cat(fraction, rounded[fmt.fraction :], s.sign & ~s.nan)).o

@@ -36,7 +36,7 @@ class Widen(FloatUnit):
 
     OPERANDS: ClassVar[tuple[str, ...]] = ("a", "format")
 
-    def __init__(self, *, depth: int, faults: Faults | None = None) -> None:
+    def __init__(self, *, depth: int | None = None, faults: Faults | None = None) -> None:
         super().__init__((32, 2), 32, weights=(3, 3, 3), depth=depth, faults=faults)
 
     def elaborate(self, platform: object) -> Module:

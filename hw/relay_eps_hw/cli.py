@@ -1,0 +1,116 @@
+"""``relay-eps hw``: the Verilog of the lanes, and what it costs. Amaranth is imported when it is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The gateware: generate its Verilog, and see area and clock.", no_args_is_help=True)
+
+
+class Depth(str, Enum):
+    """How deep the lanes' pipelines are."""
+
+    DEEP = "deep"
+    SHALLOW = "shallow"
+
+
+class TargetName(str, Enum):
+    """What the multipliers are made of."""
+
+    GENERIC = "generic"
+    ECP5 = "ecp5"
+
+
+Lanes = Annotated[int, typer.Option("--lanes", help="Lanes side by side: 1, 2, 4, 8 or 16.")]
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        _stop(f"the gateware needs {error.name}: pip install 'relay-eps[hw]'")
+    except (ValueError, RuntimeError) as error:
+        _stop(str(error))
+    except OSError as error:
+        _stop(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
+
+
+def _stop(text: str) -> None:
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(1)
+
+
+@app.command()
+def verilog(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write it; - for standard output.")],
+    lanes: Lanes = 1,
+    depth: Annotated[
+        Depth, typer.Option(help="Deep for a device, shallow for fast simulation; the bits are equal.")
+    ] = Depth.DEEP,
+    target: Annotated[TargetName, typer.Option(help="What the multipliers are made of.")] = TargetName.GENERIC,
+) -> None:
+    """Write the AdamA lanes as one Verilog file. The same text each time, from any folder."""
+    with reported():
+        from relay_eps_hw.lane.timing import DEEP, SHALLOW
+        from relay_eps_hw.targets import Target
+        from relay_eps_hw.verilog import lanes_verilog
+
+        if str(output) != "-" and not output.parent.is_dir():
+            raise ValueError(f"the folder {output.parent} does not exist: create it, or name another with -o")
+        depths = DEEP if depth is Depth.DEEP else SHALLOW
+        text = lanes_verilog(lanes, depths=depths, target=Target(target.value))
+        if str(output) == "-":
+            sys.stdout.write(text)
+        else:
+            write_whole(output, text)
+            typer.echo(f"{output}: {lanes} lanes, {len(text) // 1024} KiB")
+
+
+@app.command()
+def report(
+    lanes: Lanes = 1,
+    unit: Annotated[str | None, typer.Option(help="A float unit instead of the lanes, such as add.")] = None,
+    depth_sweep: Annotated[bool, typer.Option("--depth-sweep", help="The unit at every depth.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=9, help="Placements on ECP5; the clock is their median.")] = 3,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
+) -> None:
+    """Area on xc7 and UltraScale+ (Yosys), area and clock on ECP5-85 speed 8 (nextpnr). Takes minutes for a lane."""
+    with reported():
+        from relay_eps_hw.synthesis import report as reports
+
+        if depth_sweep and unit is None:
+            raise ValueError("--depth-sweep needs --unit: the lanes have one deep and one shallow form")
+        if json is not None and not json.parent.is_dir():
+            raise ValueError(f"the folder {json.parent} does not exist: create it, or name another with --json")
+        rows = reports.measure(lanes=lanes, unit=unit, depth_sweep=depth_sweep, seeds=seeds)
+        reports.show(rows)
+        if json is not None:
+            write_whole(json, reports.to_json(rows))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write all of ``text`` or leave what was there."""
+    folder = path.resolve().parent
+    with NamedTemporaryFile("w", dir=folder, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(text)
+            file.close()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
