@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -12,6 +13,9 @@ from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 import typer
+
+#: Set to 1 for tracebacks.
+DEBUG_VARIABLE = "RELAY_EPS_DEBUG"
 
 app = typer.Typer(help="The gateware: generate its Verilog, and see area and clock.", no_args_is_help=True)
 
@@ -36,22 +40,29 @@ Lanes = Annotated[int, typer.Option("--lanes", help="Lanes side by side: 1, 2, 4
 @contextmanager
 def reported() -> Iterator[None]:
     """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130."""
+    # Amaranth minds components that are only asked for their ports, or were refused.
+    warnings.filterwarnings("ignore", ".* created but never used")
     try:
         yield
     except ModuleNotFoundError as error:
-        _stop(f"the gateware needs {error.name}: pip install 'relay-eps[hw]'")
-    except (ValueError, RuntimeError) as error:
-        _stop(str(error))
+        _stop(error, f"the gateware needs {error.name}: pip install 'relay-eps[hw]'")
+    except BrokenPipeError:
+        # The reader of standard output has seen enough; typer ends quietly.
+        raise
     except OSError as error:
-        _stop(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _stop(error, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ValueError, RuntimeError) as error:
+        _stop(error, str(error))
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
 
 
-def _stop(text: str) -> None:
+def _stop(error: BaseException, text: str) -> None:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        raise error
     typer.echo(f"error: {text}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(1) from None
 
 
 @app.command()
@@ -69,15 +80,15 @@ def verilog(
         from relay_eps_hw.targets import Target
         from relay_eps_hw.verilog import lanes_verilog
 
-        if str(output) != "-" and not output.parent.is_dir():
-            raise ValueError(f"the folder {output.parent} does not exist: create it, or name another with -o")
+        if str(output) != "-":
+            _check_writable(output, "-o")
         depths = DEEP if depth is Depth.DEEP else SHALLOW
         text = lanes_verilog(lanes, depths=depths, target=Target(target.value))
         if str(output) == "-":
             sys.stdout.write(text)
         else:
             write_whole(output, text)
-            typer.echo(f"{output}: {lanes} lanes, {len(text) // 1024} KiB")
+            typer.echo(f"{output}: {lanes} lane{'s' if lanes > 1 else ''}, {len(text) // 1024} KiB")
 
 
 @app.command()
@@ -88,29 +99,42 @@ def report(
     seeds: Annotated[int, typer.Option(min=1, max=9, help="Placements on ECP5; the clock is their median.")] = 3,
     json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
 ) -> None:
-    """Area on xc7 and UltraScale+ (Yosys), area and clock on ECP5-85 speed 8 (nextpnr). Takes minutes for a lane."""
+    """Area on xc7 and UltraScale+ (Yosys), area and clock on ECP5-85 speed 8 (nextpnr). A lane takes ten minutes."""
     with reported():
         from relay_eps_hw.synthesis import report as reports
 
         if depth_sweep and unit is None:
             raise ValueError("--depth-sweep needs --unit: the lanes have one deep and one shallow form")
-        if json is not None and not json.parent.is_dir():
-            raise ValueError(f"the folder {json.parent} does not exist: create it, or name another with --json")
-        rows = reports.measure(lanes=lanes, unit=unit, depth_sweep=depth_sweep, seeds=seeds)
+        if json is not None:
+            _check_writable(json, "--json")
+        rows = reports.measure(reports.designs(lanes, unit, depth_sweep), range(1, seeds + 1))
         reports.show(rows)
         if json is not None:
             write_whole(json, reports.to_json(rows))
 
 
+def _check_writable(path: Path, option: str) -> None:
+    """Refuse at once what could not be written after minutes of work."""
+    if not path.parent.is_dir():
+        raise ValueError(f"the folder {path.parent} does not exist: create it, or name another with {option}")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file with {option}")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"the folder {path.parent} cannot be written to: name another with {option}")
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write all of ``text`` or leave what was there."""
-    folder = path.resolve().parent
-    with NamedTemporaryFile("w", dir=folder, prefix=f".{path.name}.", delete=False) as file:
+    """Write all of ``text`` or leave what was there; a device, such as /dev/null, is written to as it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(text)
+        return
+    target = path.resolve()
+    with NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
         try:
             file.write(text)
             file.close()
             os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
+            os.replace(file.name, target)
         except BaseException:
             os.unlink(file.name)
             raise

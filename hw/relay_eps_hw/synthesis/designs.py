@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, ClockSignal, Instance, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,7 +21,9 @@ from relay_eps_hw.lane.lane import Lane
 from relay_eps_hw.lane.lanes import Lanes
 from relay_eps_hw.lane.timing import DEEP
 from relay_eps_hw.targets import Target
-from relay_eps_hw.verilog import convert
+from relay_eps_hw.verilog import LANES_MODULE, convert, lanes_verilog
+
+FRAME_MODULE = "frame"
 
 UNITS: dict[str, Callable[[int | None, Target], FloatUnit]] = {
     "add": lambda depth, target: Add(depth=depth),
@@ -38,71 +40,105 @@ UNITS: dict[str, Callable[[int | None, Target], FloatUnit]] = {
 
 
 @dataclass(frozen=True)
+class Port:
+    """A port of a Verilog module, ``width`` bits."""
+
+    name: str
+    width: int
+    is_input: bool
+
+
+@dataclass(frozen=True)
 class Design:
-    """A design to be measured: its name, its latency in clocks, and what builds it for a target."""
+    """A design to be measured.
+
+    Attributes:
+        name: what it is called in a report.
+        latency: clocks from operands to results.
+        module: its Verilog module.
+        ports: that module's ports but for clk and rst.
+        verilog: its text for a target.
+    """
 
     name: str
     latency: int
-    build: Callable[[Target], Any]
+    module: str
+    ports: tuple[Port, ...]
+    verilog: Callable[[Target], str]
 
 
 def lanes_design(lanes: int) -> Design:
     """``lanes`` deep lanes with all that is around them; raises ValueError for a number that is not supported."""
-
-    def build(target: Target) -> Lanes:
-        return Lanes(lanes, lambda: Lane(DEEP, target=target))
-
-    return Design(f"{lanes} lane{'s' if lanes > 1 else ''}", build(Target.GENERIC).latency, build)
+    array = Lanes(lanes, lambda: Lane(DEEP))
+    name = f"{lanes} lane{'s' if lanes > 1 else ''}"
+    return Design(name, array.latency, LANES_MODULE, _ports(array), lambda target: lanes_verilog(lanes, target=target))
 
 
 def unit_design(name: str, depth: int | None = None) -> Design:
-    """The unit called ``name``; raises ValueError for one that there is not, with those there are."""
+    """The unit called ``name``, as deep as it can be if ``depth`` is None.
+
+    Raises ValueError for a unit that there is not, with those there are, and for a depth that is not supported.
+    """
     if name not in UNITS:
         raise ValueError(f"there is no unit {name!r}: use one of {', '.join(UNITS)}")
-    latency = UNITS[name](depth, Target.GENERIC).latency
-    return Design(f"{name} d{latency}", latency, lambda target: UNITS[name](depth, target))
+    unit = UNITS[name](depth, Target.GENERIC)
 
+    def verilog(target: Target) -> str:
+        built = UNITS[name](depth, target)
+        return convert(built, name, [port for _, _, port in built.signature.flatten(built)])
 
-def bare(design: Design) -> str:
-    """The Verilog of the design alone, as the module ``top``: for its area."""
-    component = design.build(Target.GENERIC)
-    return convert(component, "top", [port for _, _, port in component.signature.flatten(component)])
+    return Design(name, unit.latency, name, _ports(unit), verilog)
 
 
 def framed(design: Design) -> str:
-    """The Verilog of the design between registers, as the module ``top``: for its clock, which pins would limit."""
-    frame = _Frame(design.build(Target.ECP5))
-    return convert(frame, "top", [frame.serial_in, frame.serial_out])
+    """The Verilog of the design between registers, as the module ``frame``: for its clock, which pins would limit."""
+    frame = Frame(design)
+    ports = [frame.serial_in, frame.serial_out]
+    return "\n".join([convert(frame, FRAME_MODULE, ports), design.verilog(Target.ECP5)])
 
 
-class _Frame(wiring.Component):
-    """All inputs from one shift register, all outputs through another: nothing is optimised away, two pins are used."""
+class Frame(wiring.Component):
+    """All inputs from one shift register, all outputs through another: nothing is optimised away, two pins are used.
 
-    serial_in: In(1)
-    serial_out: Out(1)
+    The outputs are taken every 256 clocks, so that each has a register of its own to go to.
 
-    def __init__(self, design: Any) -> None:
+    Ports:
+        serial_in (in, 1): enters the inputs' register.
+        serial_out (out, 1): the lowest bit of the outputs' register.
+    """
+
+    def __init__(self, design: Design) -> None:
         self._design = design
-        super().__init__()
+        super().__init__({"serial_in": In(1), "serial_out": Out(1)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.design = self._design
-        inputs, outputs = [], []
-        for _, member, port in self._design.signature.flatten(self._design):
-            value = port.as_value() if hasattr(port, "as_value") else port
-            (inputs if member.flow is In else outputs).append(value)
-        arriving = Signal(sum(len(value) for value in inputs), reset_less=True)
-        applied = Signal.like(arriving, reset_less=True)
+        design = self._design
+        signals = {port.name: Signal(port.width, name=port.name) for port in design.ports}
+        inputs = Cat(signals[port.name] for port in design.ports if port.is_input)
+        outputs = Cat(signals[port.name] for port in design.ports if not port.is_input)
+        connections = {f"{'i' if port.is_input else 'o'}_{port.name}": signals[port.name] for port in design.ports}
+        m.submodules.design = Instance(design.module, i_clk=ClockSignal(), i_rst=ResetSignal(), **connections)
+
+        arriving = Signal(len(inputs), reset_less=True)
+        applied = Signal(len(inputs), reset_less=True)
         m.d.sync += [arriving.eq(Cat(self.serial_in, arriving)), applied.eq(arriving)]
-        m.d.comb += Cat(*inputs).eq(applied)
-        result = Signal(sum(len(value) for value in outputs), reset_less=True)
-        leaving = Signal.like(result, reset_less=True)
+        m.d.comb += inputs.eq(applied)
+
+        result = Signal(len(outputs), reset_less=True)
+        leaving = Signal(len(outputs), reset_less=True)
         turn = Signal(8)
         m.d.sync += [
-            result.eq(Cat(*outputs)),
+            result.eq(outputs),
             turn.eq(turn + 1),
             leaving.eq(Mux(turn == 0, result, leaving.rotate_right(1))),
         ]
         m.d.comb += self.serial_out.eq(leaving[0])
         return m
+
+
+def _ports(component: Any) -> tuple[Port, ...]:
+    return tuple(
+        Port("__".join(map(str, path)), len(getattr(port, "as_value", lambda port=port: port)()), member.flow is In)
+        for path, member, port in component.signature.flatten(component)
+    )

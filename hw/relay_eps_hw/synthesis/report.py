@@ -4,107 +4,131 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from relay_eps_hw.synthesis.designs import Design, bare, framed, lanes_design, unit_design
-from relay_eps_hw.synthesis.tools import Area, Clock, amd_area, ecp5_clock
+from relay_eps_hw.synthesis.designs import FRAME_MODULE, Design, framed, lanes_design, unit_design
+from relay_eps_hw.synthesis.nextpnr import Clock, ecp5_clock
+from relay_eps_hw.synthesis.yosys import Area, amd_area
+from relay_eps_hw.targets import Target
+
+#: Columns of text in files and pipes.
+_WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Row:
-    """One design's figures."""
+    """One design's figures; ``ecp5`` is None where it does not fit the device."""
 
     design: str
     latency: int
     xc7: Area
     xcup: Area
-    ecp5: Clock
+    ecp5: Clock | None
 
 
-def designs(lanes: int, unit: str | None, depth_sweep: bool) -> Iterator[Design]:
+def designs(lanes: int, unit: str | None, depth_sweep: bool) -> list[Design]:
     """What a call of the report measures; raises ValueError for what there is not."""
     if unit is None:
-        yield lanes_design(lanes)
-        return
+        return [lanes_design(lanes)]
     deepest = unit_design(unit)
-    if depth_sweep:
-        yield from (unit_design(unit, depth) for depth in range(1, deepest.latency))
-    yield deepest
+    depths = range(1, deepest.latency) if depth_sweep else range(0)
+    return [*(unit_design(unit, depth) for depth in depths), deepest]
 
 
-def measure(*, lanes: int, unit: str | None, depth_sweep: bool, seeds: int) -> list[Row]:
-    """Synthesise, place and route everything, with a line of progress on stderr."""
-    wanted = list(designs(lanes, unit, depth_sweep))
+def measure(wanted: Sequence[Design], seeds: Sequence[int]) -> list[Row]:
+    """Synthesise, place and route each design, with a line of progress on stderr.
+
+    Raises RuntimeError where a tool is missing or fails.
+    """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     rows = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
-        for design in wanted:
-
-            def step(what: str, design: Design = design) -> None:
-                progress.update(task, description=f"{design.name}: {what}")
-
-            # Not under /tmp: the tools, which are WebAssembly, have another there.
-            with tempfile.TemporaryDirectory(prefix=".relay-eps-", dir=Path.cwd()) as name:
-                folder = Path(name)
-                step("generating")
-                alone, between_registers = bare(design), framed(design)
-                step("area on xc7")
-                xc7 = amd_area(alone, "xc7", folder)
-                step("area on UltraScale+")
-                xcup = amd_area(alone, "xcup", folder)
-                step(f"placing and routing on ECP5, {seeds} seeds")
-                ecp5 = ecp5_clock(between_registers, range(1, seeds + 1), folder)
-            rows.append(Row(design.name, design.latency, xc7, xcup, ecp5))
+        for number, design in enumerate(wanted, 1):
+            which = f"{design.name}, {design.latency} clocks" + (f" ({number}/{len(wanted)})" if wanted[1:] else "")
+            rows.append(_measure(design, seeds, _shown(progress, task, which)))
     return rows
 
 
-def show(rows: Sequence[Row]) -> None:
-    """Print the table."""
-    table = Table(title="Area, and clock on ECP5-85 speed 8 (after routing)")
-    headings = (
-        "design",
-        "clocks",
-        "xc7 LUT",
-        "DSP",
-        "BRAM18",
-        "FF",
-        "LUT levels",
-        "US+ LUT",
-        "levels",
-        "ECP5 LUT4",
-        "FF",
+def _shown(progress: Progress, task: TaskID, which: str) -> Callable[[str], None]:
+    return lambda what: progress.update(task, description=f"{which}: {what}")
+
+
+def _measure(design: Design, seeds: Sequence[int], step: Callable[[str], None]) -> Row:
+    with tempfile.TemporaryDirectory(prefix="relay-eps-") as name:
+        folder = Path(name)
+        step("generating Verilog")
+        generic, between_registers = design.verilog(Target.GENERIC), framed(design)
+        step("Yosys for xc7")
+        xc7 = amd_area(generic, design.module, "xc7", folder)
+        step("Yosys for UltraScale+")
+        xcup = amd_area(generic, design.module, "xcup", folder)
+        ecp5 = ecp5_clock(between_registers, FRAME_MODULE, seeds, folder, step)
+    return Row(design.name, design.latency, xc7, xcup, ecp5)
+
+
+def tables(rows: Sequence[Row]) -> tuple[Table, Table]:
+    """The rows as two tables for people: area on AMD devices, and area and clock on ECP5."""
+    amd = _table(
+        "AMD, by Yosys; levels: LUTs between registers, then LUTs + carry cells where carries are passed",
+        ("design", "clocks", "family", "LUT", "of these RAM", "SRL", "FF", "DSP", "BRAM18", "levels"),
     )
-    for heading in (*headings, "MULT18", "MHz (median)", "range"):
-        table.add_column(heading, justify="left" if heading == "design" else "right")
+    lattice = _table(
+        "Lattice ECP5-85, speed grade 8, after routing (with the registers of the frame)",
+        ("design", "clocks", "LUT4", "FF", "MULT18", "EBR", "MHz, median", "of seeds"),
+    )
     for row in rows:
-        xc7, xcup, ecp5 = row.xc7, row.xcup, row.ecp5
-        table.add_row(
-            row.design,
-            str(row.latency),
-            f"{xc7.all_luts:,}",
-            str(xc7.dsp),
-            str(xc7.block_ram_18k),
-            f"{xc7.flip_flop:,}",
-            str(xc7.lut_levels),
-            f"{xcup.all_luts:,}",
-            str(xcup.lut_levels),
-            f"{ecp5.lut4:,}",
-            f"{ecp5.flip_flop:,}",
-            str(ecp5.multiplier),
-            f"{median(ecp5.mhz):.0f}",
-            f"{min(ecp5.mhz):.0f} to {max(ecp5.mhz):.0f}",
-        )
-    Console(width=150).print(table)
+        latency = str(row.latency)
+        for family, area in (("xc7", row.xc7), ("xcup", row.xcup)):
+            amd.add_row(row.design, latency, family, *_area_cells(area))
+        cells = ("does not fit",) if row.ecp5 is None else _clock_cells(row.ecp5)
+        lattice.add_row(row.design, latency, *cells)
+    return amd, lattice
+
+
+def _area_cells(area: Area) -> tuple[str, ...]:
+    numbers = (area.all_luts, area.lut_ram, area.shift_register, area.flip_flop, area.dsp, area.block_ram_18k)
+    paths = area.paths
+    levels = f"{paths.lut_levels}, {paths.lut_levels_with_carry} + {paths.carry_cells}"
+    return (*(f"{number:,}" for number in numbers), levels)
+
+
+def _clock_cells(clock: Clock) -> tuple[str, ...]:
+    numbers = (clock.lut4, clock.flip_flop, clock.multiplier, clock.block_ram)
+    seeds = ", ".join(f"{mhz:.0f}" for mhz in clock.mhz)
+    return (*(f"{number:,}" for number in numbers), f"{clock.median_mhz:.1f}", seeds)
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("design", "family") else "right", no_wrap=True)
+    return table
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the tables; where the output is no terminal, at their full width."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    for table in tables(rows):
+        console.print(table)
 
 
 def to_json(rows: Sequence[Row]) -> str:
-    """The figures of all rows."""
-    return json.dumps([asdict(row) | {"xc7_all_luts": row.xc7.all_luts} for row in rows], indent=2) + "\n"
+    """The figures of all rows, with the sums and medians that the tables show."""
+    found = []
+    for row in rows:
+        plain = asdict(row)
+        for family, area in (("xc7", row.xc7), ("xcup", row.xcup)):
+            plain[family]["all_luts"] = area.all_luts
+        if row.ecp5 is not None:
+            plain["ecp5"]["median_mhz"] = row.ecp5.median_mhz
+        found.append(plain)
+    return json.dumps(found, indent=2) + "\n"
