@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 import relay_eps
 from relay_eps.cli.doctor import doctor
 from relay_eps.cli.errors import show_warnings_plainly
+from relay_eps.cli.extras import add_commands
 from relay_eps.cli.train import RESUME_HELP, TRAIN_HELP, resume, train
 
 app = typer.Typer(
@@ -23,9 +23,7 @@ app = typer.Typer(
 app.command(help=TRAIN_HELP)(train)
 app.command(help=RESUME_HELP)(resume)
 app.command()(doctor)
-for _command in entry_points(group="relay_eps.commands"):
-    # Each is light: what it needs beyond this library it imports when it is called.
-    app.add_typer(_command.load(), name=_command.name)
+add_commands(app)
 
 
 def run() -> None:
