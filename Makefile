@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit wheel slow bench install clean
+.PHONY: help demo test lint types unit wheel sim slow bench install clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-13s %s\n", $$1, $$2 }'
@@ -36,6 +36,9 @@ types: $(INSTALLED) ## Check types
 
 unit: $(INSTALLED) ## Run the tests but for the slow ones
 	$(call timed,pytest,$(PYTEST))
+
+sim: $(INSTALLED) ## Run every cocotb bench of the gateware; WAVES=1 leaves waveforms
+	@$(BIN)/python -m tests.hw.cocotb
 
 slow: $(INSTALLED) ## Run the tests that take minutes
 	$(call timed,pytest -m slow,$(PYTEST) -m slow --timeout 3600)
