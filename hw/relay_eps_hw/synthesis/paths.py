@@ -27,7 +27,7 @@ class Paths:
     Attributes:
         lut_levels: LUTs one after another, on paths that pass no carry chain.
         lut_levels_with_carry: LUTs one after another, on paths that do.
-        carry_cells: carry cells (of 4 bits on xc7, 8 on UltraScale+) one after another.
+        carry_cells: carry cells (of 4 bits, which Yosys uses on UltraScale+ too) one after another.
     """
 
     lut_levels: int
@@ -58,7 +58,8 @@ def longest_paths(module: Mapping[str, Any]) -> Paths:
             found[bit] = (-1, max(plain, carried), cells + node.carries)
         else:
             found[bit] = (_longer(plain, node.luts), _longer(carried, node.luts), cells)
-    return Paths(*(max((path[kind] for path in found.values()), default=0) for kind in range(3)))
+    longest = [max(path[kind] for path in found.values()) for kind in range(3)] if found else [0] * 3
+    return Paths(*(max(0, length) for length in longest))
 
 
 def _longer(path: int, luts: int) -> int:
