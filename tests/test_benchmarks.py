@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import adama, budget, eps, gpu, memory, relay
+from benchmarks import adama, budget, eps, gpu, lanes, memory, relay
 from benchmarks.budget import Budget
 from benchmarks.timing import Times, interleave, ratio
 
@@ -32,6 +32,7 @@ QUICK = {
         "layers beyond",
     ),
     "gpu": (gpu, ["--modelled", "--minutes", "0.05"], "NO GPU"),
+    "lanes": (lanes, ["--elements", "1000", "--rounds", "2"], "elements a second"),
     "adama": (adama, ["--steps", "2", "--seeds", "1", "--micro-batches", "2", "--lr", "1e-3"], "nats a byte"),
 }
 

@@ -91,7 +91,9 @@ def _build(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(partial(_compile, compile_), sources, objects))
     library = folder / "library.so"
-    _run([*compile_, "-shared", "-o", str(library), *map(str, [*objects, *runtime]), "-pthread"])
+    # clang leaves atomic operations to a library that it does not name itself.
+    atomic = ["-latomic"] if "clang" in compile_[0] else []
+    _run([*compile_, "-shared", "-o", str(library), *map(str, [*objects, *runtime]), "-pthread", *atomic])
     return library
 
 
