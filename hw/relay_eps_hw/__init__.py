@@ -1,4 +1,5 @@
-"""The EPS as gateware, in Amaranth: float units, AdamA lanes, memory movers, the EPS core and the board tops.
+"""The EPS as gateware, in Amaranth: float units and AdamA lanes; memory movers, core and board tops are still to come.
 
-Nothing is here yet. Nothing in this package may import `relay_eps`: the golden model meets the gateware in the tests.
+`floats` are the units, `lane` puts them together, `verilog` writes the result, `synthesis` says what it costs. Nothing
+in this package may import `relay_eps`: the golden model meets the gateware in the tests.
 """

@@ -1,4 +1,5 @@
-"""The simulated board: the generated Verilog under Verilator with a memory model, behind the host's own driver.
+"""The generated Verilog under Verilator, driven from Python. This package may import both others.
 
-Nothing is here yet; it needs the gateware of `relay_eps_hw` first. This package may import both others.
+`units` and `lanes` run one float unit or an array of lanes on arrays of bits. The simulated board, with a memory model
+and behind the host's own driver, is still to come.
 """
