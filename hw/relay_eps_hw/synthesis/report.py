@@ -76,11 +76,13 @@ def _measure(design: Design, seeds: Sequence[int], step: Callable[[str], None]) 
 def tables(rows: Sequence[Row]) -> tuple[Table, Table]:
     """The rows as two tables for people: area on AMD devices, and area and clock on ECP5."""
     amd = _table(
-        "AMD, by Yosys; levels: LUTs between registers, then LUTs + carry cells where carries are passed",
+        "AMD, by Yosys",
+        "Levels: LUTs between registers; where carry chains are passed, LUTs + carry cells.",
         ("design", "clocks", "family", "LUT", "of these RAM", "SRL", "FF", "DSP", "BRAM18", "levels"),
     )
     lattice = _table(
-        "Lattice ECP5-85, speed grade 8, after routing (with the registers of the frame)",
+        "Lattice ECP5-85, speed grade 8, after routing",
+        "With the registers of the frame around the design.",
         ("design", "clocks", "LUT4", "FF", "MULT18", "EBR", "MHz, median", "of seeds"),
     )
     for row in rows:
@@ -105,8 +107,8 @@ def _clock_cells(clock: Clock) -> tuple[str, ...]:
     return (*(f"{number:,}" for number in numbers), f"{clock.median_mhz:.1f}", seeds)
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
+def _table(title: str, caption: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("design", "family") else "right", no_wrap=True)
     return table
