@@ -1,8 +1,6 @@
-"""Functional coverage: which kinds of operands, results and roundings a set of vectors has met."""
+"""Functional coverage: which kinds of operands, results and roundings there are among vectors."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +11,10 @@ from tests.hw.oracle import INEXACT, INVALID, Judged, is_nan
 Bits = NDArray[np.uint32]
 
 
-def bins(
+def kinds(
     operands: tuple[Bits, ...], source: FloatFormat, judged: Judged, fmt: FloatFormat, exact: NDArray[np.float64]
-) -> Counter[str]:
-    """How many vectors fell into each bin.
+) -> dict[str, NDArray[np.bool_]]:
+    """Which vectors are of each kind; a vector can be of several.
 
     Args:
         operands: bits in the format ``source``.
@@ -35,7 +33,7 @@ def bins(
         # The other neighbour of what was rounded.
         other = np.abs(to_double(np.where(value > exact, result - 1, result + 1).astype(np.uint32), fmt))
         tie = inexact & finite & (np.abs(value - exact) == np.abs(other - exact))
-    masks = {
+    return {
         "NaN operand": nan_in,
         "infinite operand": infinite_in,
         "zero operand": np.any([bits == 0 for bits in magnitude], axis=0),
@@ -52,7 +50,6 @@ def bins(
         "tie up": tie & (value > exact),
         "tie down": tie & (value < exact),
     }
-    return Counter({name: int(np.count_nonzero(mask)) for name, mask in masks.items()})
 
 
 def to_double(bits: Bits, fmt: FloatFormat) -> NDArray[np.float64]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from relay_eps_hw.floats.formats import FP32
 from relay_eps_sim.units import SimulatedUnit
 from tests.hw.floats.cases import CASES, UnitCase
-from tests.hw.functional import bins, to_double
 from tests.hw.oracle import differences
 
 VECTORS = 200_000
@@ -18,21 +18,6 @@ SLOW_VECTORS = 20_000_000
 CHUNK = 2_000_000
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-def exact_result(case: UnitCase, operands: tuple[NDArray, ...]) -> NDArray[np.float64]:
-    """The operation in double precision."""
-    values = [to_double(bits, case.source) for bits in operands]
-    with np.errstate(all="ignore"):
-        kind = case.name.partition("_")[0]
-        if "multiply" in case.name:
-            return values[0] * values[1]
-        return {
-            "add": lambda: values[0] + values[1],
-            "divide": lambda: values[0] / values[1],
-            "square": lambda: values[0] * values[0],
-            "root": lambda: np.sqrt(values[0]),
-        }.get(kind, lambda: values[0])()
 
 
 def check(case: UnitCase, sim: SimulatedUnit, operands: tuple[NDArray, ...], *, stalled: float = 0) -> Counter[str]:
@@ -44,35 +29,15 @@ def check(case: UnitCase, sim: SimulatedUnit, operands: tuple[NDArray, ...], *, 
         first = wrong[0]
         shown = ", ".join(f"{bits[first]:#010x}" for bits in operands)
         pytest.fail(f"{wrong.size} differ, first {case.name}({shown}) = {got[first]:#x}, not {judged.bits[first]:#x}")
-    return bins(operands, case.source, judged, case.fmt, exact_result(case, operands))
+    return Counter({kind: int(np.count_nonzero(mask)) for kind, mask in case.kinds(operands, judged).items()})
 
 
 @each_case
 def test_special_values_sweeps_and_random_operands(rng: np.random.Generator, case: UnitCase):
     with SimulatedUnit(case.make(2, None), seed=int(rng.integers(1, 1 << 30))) as sim:
         met = check(case, sim, case.fixed(rng))
-        met += check(case, sim, case.random(rng, VECTORS))
-    missing = {name for name, count in met.items() if not count} | (set(BINS) - set(met))
-    assert missing - case.impossible == set()
-
-
-BINS = (
-    "NaN operand",
-    "infinite operand",
-    "zero operand",
-    "subnormal operand",
-    "invalid",
-    "overflow",
-    "underflow to zero",
-    "subnormal result",
-    "smallest normal result",
-    "zero result",
-    "exact result",
-    "rounded up",
-    "rounded down",
-    "tie up",
-    "tie down",
-)
+        met.update(check(case, sim, case.random(rng, VECTORS)))
+    assert [kind for kind, count in met.items() if not count] == []
 
 
 @each_case
@@ -90,7 +55,9 @@ def test_many_random_operands(rng: np.random.Generator, case: UnitCase):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case.operands == 1], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.operands == 1 and case.source == FP32], ids=lambda case: case.name
+)
 @pytest.mark.parametrize("part", range(4))
 def test_every_operand_of_units_that_take_one(case: UnitCase, part: int):
     with SimulatedUnit(case.make(2, None)) as sim:
