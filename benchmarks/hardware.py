@@ -100,12 +100,14 @@ def plot(rows: Rows, file: Path) -> None:
         _draw_unit(clock, area, name.replace("_", " "), sorted(of_unit, key=lambda row: row["latency"]), colour)
     clock.set(ylabel="MHz on ECP5-85, speed 8", title="What depth buys, and what it costs", ylim=(0, None))
     clock.legend(frameon=False, loc="lower right")
-    area.set(ylabel="cells on ECP5-85", xlabel="depth: registers between operands and result", ylim=(0, None))
+    area.set(ylabel="cells, those of the frame included", xlabel="depth: registers between operands and result")
+    # Room for the legend above every line.
+    area.set_ylim(0, 1.25 * area.get_ylim()[1])
     area.set_xscale("log", base=2)
     area.xaxis.set_major_formatter("{x:.0f}")
     area.plot([], [], color="#475569", label="LUT4, carry included")
     area.plot([], [], color="#475569", linestyle="--", label="flip-flops")
-    area.legend(frameon=False, loc="upper left")
+    area.legend(frameon=False, loc="upper left", ncols=2)
     for axes in (clock, area):
         axes.grid(color="#e2e8f0")
         axes.set_axisbelow(True)
