@@ -47,6 +47,8 @@ class Lanes(wiring.Component):
         self.latency = ENTRY + self.timing.wire
         #: Rows of the buffer: a power of two that covers every beat between acceptance and hand-over.
         self.rows = 1 << (self.latency + TURNAROUND - 1).bit_length()
+        #: What earlier beats of the operation had found: a gradient not finite, a scalar outside the contract.
+        self.earlier = Signal(2)
         super().__init__(
             {
                 "i": In(stream.Signature(beat_in_layout(lanes, self.fmt.width))),
@@ -56,7 +58,7 @@ class Lanes(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.occupancy = occupancy = Occupancy(self.rows)
+        m.submodules.occupancy = occupancy = Occupancy(self.rows, self.faults)
         accepted = Signal()
         m.d.comb += [
             self.i.ready.eq(occupancy.room),
@@ -139,13 +141,12 @@ class Lanes(wiring.Component):
         m.d.sync += [last_and_mask.eq(line.o), found.eq(Cat(counted.any(), late_outside.o))]
 
         # In the next clock: what earlier beats of the operation had found stays found, until its last beat has passed.
-        earlier = Signal(2)
         sticky = Signal(2)
-        m.d.comb += sticky.eq(found | earlier)
+        m.d.comb += sticky.eq(found | self.earlier)
         here = held[known + 1]
         last = fault(self.faults, "lanes.flags-never-cleared", last_and_mask[0], last_and_mask[0] & 0)
         with m.If(here):
-            m.d.sync += earlier.eq(Mux(last, 0, sticky))
+            m.d.sync += self.earlier.eq(Mux(last, 0, sticky))
         column = self._column(m, "control", Cat(last_and_mask, sticky), here, occupancy)
         m.d.comb += Cat(out.last, out.mask, out.nonfinite, out.outside).eq(column)
 

@@ -26,7 +26,10 @@ LONG = lane_timing(dict.fromkeys(UNITS, 12))
 
 
 class StandInLane(wiring.Component):
-    """The ports and attributes of a lane; ``o_x`` is the exclusive or of its `SOURCES`, each sampled at its time."""
+    """The ports and attributes of a lane; ``o_x`` is the exclusive or of its `SOURCES`, each sampled at its time.
+
+    The formats, which are 0 for fp32, go into ``o_wire`` too.
+    """
 
     def __init__(self, fmt: FloatFormat = FP32, timing: Timing = SHORT) -> None:
         self.fmt = fmt
@@ -47,6 +50,8 @@ class StandInLane(wiring.Component):
             value = delayed(getattr(self, operand), out)
             for scalar in scalars:
                 value ^= delayed(getattr(self, scalar), out - self.timing.scalars[scalar])
+            if name == "wire":
+                value ^= delayed(self.g_format, out) ^ delayed(self.w_format, out - self.timing.w_format)
             m.d.comb += getattr(self, f"o_{name}").eq(value)
         top = delayed(self.g, self.timing.nonfinite)[self.fmt.fraction : -1]
         m.d.comb += self.nonfinite.eq(top.all())
