@@ -13,7 +13,7 @@ from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.finish import Raw
 from relay_eps_hw.floats.formats import FP32, FloatFormat
 from relay_eps_hw.floats.pipeline import Pipeline
-from relay_eps_hw.floats.recurrence import divide_digit, divide_first
+from relay_eps_hw.floats.recurrence import divide_digit, divide_first, divide_put_right
 from relay_eps_hw.floats.shift import leading_zeros, shift_left
 from relay_eps_hw.floats.unit import FloatUnit, check_format
 
@@ -123,37 +123,40 @@ class Divide(FloatUnit):
         )
 
     def _digits(self, p: Pipeline, s: SimpleNamespace) -> SimpleNamespace:
-        """The quotient's bits, and what remains."""
+        """What remains after the last digit, and the digits but for that one, inverted: the remainders' signs."""
         known = ("b", "exponent", "sign", "nan")
-        remainder, digit = divide_first(p, s.a, s.b)
-        s = p.cut(remainder=remainder, quotient=digit, **_held(s, known))
+        s = p.cut(remainder=divide_first(s.a, s.b), signs=Const(0, 0), **_held(s, known))
         for _ in range(1, self.digits):
-            remainder, digit = divide_digit(p, s.remainder, s.b)
-            s = p.cut(remainder=remainder, quotient=Cat(digit, s.quotient), **_held(s, known))
+            signs = Cat(s.remainder[-1], s.signs)
+            s = p.cut(remainder=divide_digit(p, s.remainder, s.b), signs=signs, **_held(s, known))
         return s
 
     def _exact(self, p: Pipeline, s: SimpleNamespace) -> Raw:
         """The two steps before `finish`."""
         fmt = self.fmt
         exponent = s.exponent.as_signed()
-        remainder = s.remainder + Mux(s.remainder[-1], s.b, 0)
-        remainder = fault(self.faults, "divide.remainder-not-put-right", remainder, s.remainder)
+        remainder = fault(
+            self.faults,
+            "divide.remainder-not-put-right",
+            divide_put_right(p, s.remainder, s.b),
+            s.remainder[: fmt.precision],
+        )
         s = p.cut(
-            quotient=s.quotient,
-            remainder=remainder[: fmt.precision],
+            signs=Cat(s.remainder[-1], s.signs),
+            remainder=remainder,
             too_small=exponent[-1],
             down=(-exponent)[: self._exponent_bits],
             **_held(s, ("exponent", "sign", "nan")),
         )
         beyond = s.down[self._bits :].any()
         s = p.cut(
-            quotient=s.quotient,
+            signs=s.signs,
             sticky=s.remainder.any(),
             amount=(s.down[: self._bits] | beyond.replicate(self._bits)) & s.too_small.replicate(self._bits),
             exponent=s.exponent[:-1] & ~s.too_small.replicate(self._exponent_bits - 1),
             **_held(s, ("sign", "nan")),
         )
-        return Raw(s.quotient, s.amount, s.sticky, s.exponent, s.sign, s.nan, Const(0))
+        return Raw(~s.signs, s.amount, s.sticky, s.exponent, s.sign, s.nan, Const(0))
 
 
 def _held(s: SimpleNamespace, names: Iterable[str]) -> dict[str, Signal]:

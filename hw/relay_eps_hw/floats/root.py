@@ -99,7 +99,7 @@ class Root(FloatUnit):
         radicand = p.share(Mux(odd, Cat(Const(0, 1), value), Cat(value, Const(0, 1))))
         return p.cut(
             remainder=root_first(radicand[-2:]),
-            root=Const(1, 1),
+            signs=Const(0, 0),
             radicand=radicand[:-2],
             exponent=Mux(s.large, fmt.exponent_max, Mux(s.zero, 0, s.exponent[1:])),
             sign=s.sign,
@@ -107,16 +107,19 @@ class Root(FloatUnit):
         )
 
     def _digits(self, p: Pipeline, s: SimpleNamespace) -> SimpleNamespace:
-        """The root's other bits; whether its exponent is that of a special result, next to the last of them."""
+        """The root's other bits; whether its exponent is that of a special result, next to the last of them.
+
+        What is kept of them are the remainders' signs, which they are the inverse of.
+        """
         for left in reversed(range(self.fmt.precision)):
             two = None
             if len(s.radicand):
                 two = Cat(Const(0, 2 - len(s.radicand[-2:])), s.radicand[-2:])
-            remainder, digit = root_digit(p, s.remainder, s.root, two)
+            signs = Cat(s.remainder[-1], s.signs)
             more = {} if left else {"special": s.exponent.all() | ~s.exponent.any()}
             s = p.cut(
-                remainder=remainder,
-                root=Cat(digit, s.root),
+                remainder=root_digit(p, s.remainder, ~signs, two),
+                signs=signs,
                 radicand=s.radicand[:-2],
                 exponent=s.exponent,
                 sign=s.sign,
@@ -128,7 +131,7 @@ class Root(FloatUnit):
     def _round(self, p: Pipeline, s: SimpleNamespace) -> Value:
         """The last step."""
         fmt = self.fmt
-        guard = fault(self.faults, "root.never-up", s.root[0], Const(0))
-        rounded = (Cat(s.root[1:-1], s.exponent) + (guard & ~s.special))[: fmt.width - 1]
+        guard = fault(self.faults, "root.never-up", ~s.remainder[-1], Const(0))
+        rounded = (Cat(~s.signs[:-1], s.exponent) + (guard & ~s.special))[: fmt.width - 1]
         fraction = Mux(s.special, Cat(Const(0, fmt.fraction - 1), s.nan), rounded[: fmt.fraction])
         return p.cut(o=Cat(fraction, rounded[fmt.fraction :], s.sign & ~s.nan)).o

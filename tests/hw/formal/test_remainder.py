@@ -24,7 +24,7 @@ from amaranth.hdl import Assert, Assume, Const, Elaboratable, Module, Mux, Signa
 
 from relay_eps_hw.floats.formats import FP32
 from relay_eps_hw.floats.pipeline import Pipeline
-from relay_eps_hw.floats.recurrence import divide_digit, divide_first, root_digit, root_first
+from relay_eps_hw.floats.recurrence import divide_digit, divide_first, divide_put_right, root_digit, root_first
 from tests.hw.formal.prove import Outcome, prove
 
 WIDTH = FP32.precision
@@ -55,14 +55,14 @@ class Claim(Elaboratable):
 class DivideFirst(Claim):
     """The first digit of a quotient of significands."""
 
-    def __init__(self, stage: Callable[..., tuple[Value, Value]] = divide_first) -> None:
+    def __init__(self, stage: Callable[..., Value] = divide_first) -> None:
         self.stage = stage
         self.dividend, self.divisor = Signal(WIDTH), Signal(WIDTH)
         self.free = [self.dividend, self.divisor]
 
     def claim(self, p: Pipeline) -> list[Any]:
-        remainder, digit = self.stage(p, self.dividend, self.divisor)
-        right = put_right(remainder.as_signed(), self.divisor)
+        remainder = self.stage(self.dividend, self.divisor).as_signed()
+        digit, right = remainder >= 0, put_right(remainder, self.divisor)
         return [
             Assume(self.dividend[-1] & self.divisor[-1]),
             Assert((right >= 0) & (right < self.divisor)),
@@ -73,18 +73,20 @@ class DivideFirst(Claim):
 class DivideDigit(Claim):
     """Any other digit of a quotient."""
 
-    def __init__(self, stage: Callable[..., tuple[Value, Value]] = divide_digit) -> None:
+    def __init__(self, stage: Callable[..., Value] = divide_digit) -> None:
         self.stage = stage
         self.remainder, self.divisor = Signal(signed(WIDTH + 1)), Signal(WIDTH)
         self.free = [self.remainder, self.divisor]
 
     def claim(self, p: Pipeline) -> list[Any]:
-        following, digit = self.stage(p, self.remainder.as_unsigned(), self.divisor)
-        right, next_right = (put_right(r, self.divisor) for r in (self.remainder, following.as_signed()))
+        following = self.stage(p, self.remainder.as_unsigned(), self.divisor).as_signed()
+        digit = following >= 0
+        right, next_right = put_right(self.remainder, self.divisor), put_right(following, self.divisor)
         return [
             Assume((right >= 0) & (right < self.divisor)),
             Assert((next_right >= 0) & (next_right < self.divisor)),
             Assert(next_right == 2 * right - Mux(digit, self.divisor, 0)),
+            Assert(divide_put_right(p, following.as_unsigned(), self.divisor) == next_right),
         ]
 
 
@@ -108,19 +110,18 @@ class RootFirst(Claim):
 class RootDigit(Claim):
     """The digit of a root after so many others; ``more`` of the radicand there is, or only zeros."""
 
-    def __init__(
-        self, digits: int, *, more: bool = True, stage: Callable[..., tuple[Value, Value]] = root_digit
-    ) -> None:
+    def __init__(self, digits: int, *, more: bool = True, stage: Callable[..., Value] = root_digit) -> None:
         self.stage = stage
         self.remainder, self.root = Signal(signed(digits + 2)), Signal(digits)
         self.two = Signal(2) if more else None
         self.free = [self.remainder, self.root, *([self.two] if self.two is not None else [])]
 
     def claim(self, p: Pipeline) -> list[Any]:
-        following, digit = self.stage(p, self.remainder.as_unsigned(), self.root, self.two)
+        following = self.stage(p, self.remainder.as_unsigned(), self.root, self.two).as_signed()
+        digit = following >= 0
         right = put_right(self.remainder, 2 * self.root + 1)
         next_root = 2 * self.root + digit
-        next_right = put_right(following.as_signed(), 2 * next_root + 1)
+        next_right = put_right(following, 2 * next_root + 1)
         two = 0 if self.two is None else self.two
         return [
             Assume((right >= 0) & (right <= 2 * self.root)),
@@ -151,10 +152,10 @@ def test_each_digit_of_a_root_leaves_no_more_than_twice_the_root(tmp_path: Path,
 
 
 SLIPS = {
-    "dividend and divisor the other way round": DivideFirst(lambda p, a, b: divide_first(p, b, a)),
+    "dividend and divisor the other way round": DivideFirst(lambda a, b: divide_first(b, a)),
     "subtracted always": DivideDigit(lambda p, r, d: divide_digit(p, r & (1 << WIDTH) - 1, d)),
     "a bit of the divisor lost": DivideDigit(lambda p, r, d: divide_digit(p, r, d & ~1)),
-    "the digit inverted": DivideDigit(lambda p, r, d: (divide_digit(p, r, d)[0], divide_digit(p, r, d)[1] ^ 1)),
+    "the digit inverted": DivideDigit(lambda p, r, d: divide_digit(p, r, d) ^ (1 << WIDTH)),
     "nothing taken from the radicand": RootFirst(lambda radicand: radicand),
     "the radicand's bits swapped": RootDigit(4, stage=lambda p, r, root, two: root_digit(p, r, root, two[::-1])),
     "more of the radicand than zeros": RootDigit(4, stage=lambda p, r, root, two: root_digit(p, r, root, None)),
