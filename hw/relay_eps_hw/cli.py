@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from relay_eps_hw.targets import Target
+
 #: Set to 1 for tracebacks.
 DEBUG_VARIABLE = "RELAY_EPS_DEBUG"
 
@@ -27,19 +29,15 @@ class Depth(str, Enum):
     SHALLOW = "shallow"
 
 
-class TargetName(str, Enum):
-    """What the multipliers are made of."""
-
-    GENERIC = "generic"
-    ECP5 = "ecp5"
-
-
 Lanes = Annotated[int, typer.Option("--lanes", help="Lanes side by side: 1, 2, 4, 8 or 16.")]
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130."""
+    """Turn what a user can meet into a line on stderr and exit code 1, and Ctrl-C into 130.
+
+    The host's own command line does the same for its errors; neither package imports the other.
+    """
     # Amaranth minds components that are only asked for their ports, or were refused.
     warnings.filterwarnings("ignore", ".* created but never used")
     try:
@@ -72,18 +70,17 @@ def verilog(
     depth: Annotated[
         Depth, typer.Option(help="Deep for a device, shallow for fast simulation; the bits are equal.")
     ] = Depth.DEEP,
-    target: Annotated[TargetName, typer.Option(help="What the multipliers are made of.")] = TargetName.GENERIC,
+    target: Annotated[Target, typer.Option(help="What the multipliers are made of.")] = Target.GENERIC,
 ) -> None:
     """Write the AdamA lanes as one Verilog file. The same text each time, from any folder."""
     with reported():
         from relay_eps_hw.lane.timing import DEEP, SHALLOW
-        from relay_eps_hw.targets import Target
         from relay_eps_hw.verilog import lanes_verilog
 
         if str(output) != "-":
             _check_writable(output, "-o")
         depths = DEEP if depth is Depth.DEEP else SHALLOW
-        text = lanes_verilog(lanes, depths=depths, target=Target(target.value))
+        text = lanes_verilog(lanes, depths=depths, target=target)
         if str(output) == "-":
             sys.stdout.write(text)
         else:
@@ -136,5 +133,6 @@ def write_whole(path: Path, text: str) -> None:
             os.chmod(file.name, 0o644)
             os.replace(file.name, target)
         except BaseException:
+            # Ctrl-C too: no half of a file is left, under any name.
             os.unlink(file.name)
             raise

@@ -1,7 +1,5 @@
 """What the multipliers are made of; everything else is the same for every device."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 
@@ -12,12 +10,3 @@ class Target(str, Enum):
     GENERIC = "generic"
     #: Lattice's MULT18X18D, with its registers.
     ECP5 = "ecp5"
-
-    @classmethod
-    def parse(cls, name: str) -> Target:
-        """The target called ``name``; ValueError, with the known names, for any other."""
-        try:
-            return cls(name)
-        except ValueError:
-            known = ", ".join(target.value for target in cls)
-            raise ValueError(f"unknown target {name!r}: use one of {known}") from None

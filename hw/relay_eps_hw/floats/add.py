@@ -9,13 +9,15 @@ from amaranth.hdl import Cat, Const, Module, Mux, Value
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.formats import FP32, FloatFormat
-from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.pipeline import Pipeline, carried
 from relay_eps_hw.floats.shift import leading_zeros, shift_left, shift_right_sticky
 from relay_eps_hw.floats.unit import FloatUnit, check_format
 
 #: Bits under the significand: guard, round and sticky. Operands that never cancel need no round bit.
 EXTRA = 3
 EXTRA_NON_NEGATIVE = 2
+#: What is carried beside the significands.
+BESIDE = ("exponent", "sign", "both_negative", "nan", "inf")
 
 
 class Add(FloatUnit):
@@ -72,8 +74,8 @@ class Add(FloatUnit):
         a, b = Fields(fmt, self.a), Fields(fmt, self.b)
         smaller = a.exponent < b.exponent if self.non_negative else self.a[:-1] < self.b[:-1]
         s = p.cut(
-            a=Cat(a.significand, a.exponent[0] | ~a.hidden, a.exponent[1:]),
-            b=Cat(b.significand, b.exponent[0] | ~b.hidden, b.exponent[1:]),
+            a=Cat(a.significand, a.effective_exponent),
+            b=Cat(b.significand, b.effective_exponent),
             swap=smaller,
             sign_a=a.sign,
             sign_b=b.sign,
@@ -96,14 +98,13 @@ class Add(FloatUnit):
             inf=s.inf_a | s.inf_b,
         )
         exponent = s.large[fmt.precision :]
-        kept = {"sign": s.sign, "both_negative": s.both_negative, "subtract": s.subtract, "nan": s.nan, "inf": s.inf}
         distance = (exponent - s.small[fmt.precision :])[: fmt.exponent]
         s = p.cut(
             large=s.large[: fmt.precision],
             small=s.small[: fmt.precision],
             exponent=exponent,
             distance=distance,
-            **kept,
+            **carried(s, ("sign", "both_negative", "subtract", "nan", "inf")),
         )
         return self._move_down(p, s)
 
@@ -115,7 +116,6 @@ class Add(FloatUnit):
         small = Cat(Const(0, extra), s.small)
         # Beyond the last level nothing is left but the sticky bit.
         small = Mux(far, Cat(small.any(), Const(0, len(small) - 1)), small)
-        kept = {name: getattr(s, name) for name in ("large", "exponent", "sign", "both_negative", "nan", "inf")}
         distance = s.distance[: len(levels)]
         for step, bits in enumerate(((4, 5), (2, 3), (0, 1))):
             for bit in reversed(bits):
@@ -125,9 +125,8 @@ class Add(FloatUnit):
                 small = fault(self.faults, "add.sticky-dropped", small, Cat(Const(0, 1), small[1:]))
             if step == 2 and not self.non_negative:
                 small ^= s.subtract.replicate(len(small))
-            s = p.cut(small=small, distance=distance, subtract=s.subtract, **kept)
+            s = p.cut(small=small, distance=distance, subtract=s.subtract, **carried(s, ("large", *BESIDE)))
             small, distance = s.small, s.distance
-            kept = {name: getattr(s, name) for name in kept}
         return s
 
     def _sum(self, p: Pipeline, s: SimpleNamespace) -> Value:
@@ -139,7 +138,7 @@ class Add(FloatUnit):
         carry = fault(self.faults, "add.carry-lost", total[width] & ~s.subtract, Const(0))
         # A sum may move up until its exponent is 1: a mark at that place stops the count there.
         mark = Cat(s.exponent == width - 1 - place for place in range(width))
-        s = p.cut(total=Cat(total[1:width], carry), mark=mark, **_kept(s))
+        s = p.cut(total=Cat(total[1:width], carry), mark=mark, **carried(s, BESIDE))
 
         marked = fault(self.faults, "add.subnormal-moved-too-far", s.total | s.mark, s.total)
         half = 1 << ((width - 1).bit_length() - 1)
@@ -149,7 +148,7 @@ class Add(FloatUnit):
             high=leading_zeros(p, padded[half:]),
             low=leading_zeros(p, padded[:half]),
             zero=~s.total.any(),
-            **_kept(s),
+            **carried(s, BESIDE),
         )
         count = Cat(Mux(s.high[-1], s.low[:-1], s.high[:-1]), s.high[-1])
         count = p.share(count)
@@ -195,7 +194,3 @@ class Add(FloatUnit):
         )
         rounded = Cat(s.fraction, s.exponent) + s.up
         return p.cut(o=Cat(rounded[: fmt.width - 1], s.sign)).o
-
-
-def _kept(s: SimpleNamespace) -> dict[str, Value]:
-    return {name: getattr(s, name) for name in ("exponent", "sign", "both_negative", "nan", "inf")}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux
 
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.floats import finish
 from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.finish import Raw
 from relay_eps_hw.floats.formats import FP32, FloatFormat
-from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.pipeline import Pipeline, carried
 from relay_eps_hw.floats.recurrence import divide_digit, divide_first, divide_put_right
 from relay_eps_hw.floats.shift import leading_zeros, shift_left
 from relay_eps_hw.floats.unit import FloatUnit, check_format
@@ -85,7 +84,7 @@ class Divide(FloatUnit):
         s = p.cut(
             a=a.significand,
             b=b.significand,
-            exponent=(Cat(a.exponent[0] | ~a.hidden, a.exponent[1:]) - Cat(b.exponent[0] | ~b.hidden, b.exponent[1:])),
+            exponent=a.effective_exponent - b.effective_exponent,
             sign=a.sign if self.positive_divisor else a.sign ^ b.sign,
             nan=nan,
             inf=a.is_inf | b.is_zero,
@@ -98,7 +97,7 @@ class Divide(FloatUnit):
             zeros_a=leading_zeros(p, s.a),
             zeros_b=leading_zeros(p, s.b),
             exponent=s.exponent,
-            **_held(s, special),
+            **carried(s, special),
         )
         split = min(3, len(s.zeros_a))
         exponent = s.exponent.as_signed() - s.zeros_a
@@ -109,7 +108,7 @@ class Divide(FloatUnit):
             zeros_b=s.zeros_b[:split],
             all_b=s.zeros_b,
             exponent=exponent[: self._exponent_bits],
-            **_held(s, special),
+            **carried(s, special),
         )
         # One less for the bit before the point, which `finish` takes as of weight 2, and one less for what it calls the
         # exponent.
@@ -119,16 +118,16 @@ class Divide(FloatUnit):
             a=shift_left(p, s.a, s.zeros_a),
             b=shift_left(p, s.b, s.zeros_b),
             exponent=Mux(s.inf, largest, Mux(s.zero, ~largest, exponent))[: self._exponent_bits],
-            **_held(s, ("sign", "nan")),
+            **carried(s, ("sign", "nan")),
         )
 
     def _digits(self, p: Pipeline, s: SimpleNamespace) -> SimpleNamespace:
         """What remains after the last digit, and the digits but for that one, inverted: the remainders' signs."""
         known = ("b", "exponent", "sign", "nan")
-        s = p.cut(remainder=divide_first(s.a, s.b), signs=Const(0, 0), **_held(s, known))
+        s = p.cut(remainder=divide_first(s.a, s.b), signs=Const(0, 0), **carried(s, known))
         for _ in range(1, self.digits):
             signs = Cat(s.remainder[-1], s.signs)
-            s = p.cut(remainder=divide_digit(p, s.remainder, s.b), signs=signs, **_held(s, known))
+            s = p.cut(remainder=divide_digit(p, s.remainder, s.b), signs=signs, **carried(s, known))
         return s
 
     def _exact(self, p: Pipeline, s: SimpleNamespace) -> Raw:
@@ -146,7 +145,7 @@ class Divide(FloatUnit):
             remainder=remainder,
             too_small=exponent[-1],
             down=(-exponent)[: self._exponent_bits],
-            **_held(s, ("exponent", "sign", "nan")),
+            **carried(s, ("exponent", "sign", "nan")),
         )
         beyond = s.down[self._bits :].any()
         s = p.cut(
@@ -154,10 +153,6 @@ class Divide(FloatUnit):
             sticky=s.remainder.any(),
             amount=(s.down[: self._bits] | beyond.replicate(self._bits)) & s.too_small.replicate(self._bits),
             exponent=s.exponent[:-1] & ~s.too_small.replicate(self._exponent_bits - 1),
-            **_held(s, ("sign", "nan")),
+            **carried(s, ("sign", "nan")),
         )
         return Raw(~s.signs, s.amount, s.sticky, s.exponent, s.sign, s.nan, Const(0))
-
-
-def _held(s: SimpleNamespace, names: Iterable[str]) -> dict[str, Signal]:
-    return {name: getattr(s, name) for name in names}

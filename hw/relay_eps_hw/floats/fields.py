@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Cat, Value
 
 from relay_eps_hw.floats.formats import FloatFormat
 
@@ -13,6 +13,7 @@ class Fields:
     Attributes:
         sign, exponent, fraction: the stored fields.
         hidden (1): the significand's top bit; 0 for zeros and subnormals.
+        effective_exponent: the stored exponent, 1 for subnormals and zeros: what the significand is scaled by.
         significand (precision): the fraction under the hidden bit.
         is_nan, is_inf, is_zero (1): what the value is.
     """
@@ -22,16 +23,10 @@ class Fields:
         self.exponent = bits[fmt.fraction : -1]
         self.sign = bits[-1]
         self.hidden = self.exponent.any()
+        self.effective_exponent = Cat(self.exponent[0] | ~self.hidden, self.exponent[1:])
         self.significand = Cat(self.fraction, self.hidden)
         top = self.exponent.all()
         some = self.fraction.any()
         self.is_nan = top & some
         self.is_inf = top & ~some
         self.is_zero = ~self.hidden & ~some
-
-
-def named(m: Module, name: str, value: Value) -> Signal:
-    """``value`` as a signal called ``name``: it shows in waveforms, and is worked out once."""
-    signal = Signal(value.shape(), name=name)
-    m.d.comb += signal.eq(value)
-    return signal

@@ -8,7 +8,7 @@ from amaranth.hdl import Cat, Const, Mux, Value
 
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.floats.formats import FloatFormat
-from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.pipeline import Pipeline, carried
 from relay_eps_hw.floats.shift import shift_right
 
 
@@ -66,7 +66,7 @@ def finish(p: Pipeline, fmt: FloatFormat, raw: Raw, faults: Faults | None, unit:
         lost = fault(faults, f"{unit}.sticky-dropped", lost, sticky)
         s = p.cut(value=moved, sticky=lost, amount=amount[:lowest], **kept)
         value, amount, sticky = s.value, s.amount, s.sticky
-        kept = {name: getattr(s, name) for name in kept}
+        kept = carried(s, kept)
     value = p.share(Cat(value, Const(0, fmt.fraction + 4 - len(value))))
     lost = sticky | amount[0] & value[0]
     value = p.share(Mux(amount[0], value[1:], value[:-1]))

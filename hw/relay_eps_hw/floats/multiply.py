@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from relay_eps_hw.floats import finish
 from relay_eps_hw.floats.fields import Fields
 from relay_eps_hw.floats.finish import Raw
 from relay_eps_hw.floats.formats import FP32, FloatFormat
-from relay_eps_hw.floats.pipeline import Pipeline
+from relay_eps_hw.floats.pipeline import Pipeline, carried
 from relay_eps_hw.floats.product import product
 from relay_eps_hw.floats.shift import leading_zeros
 from relay_eps_hw.floats.unit import FloatUnit, check_format
@@ -21,6 +22,8 @@ from relay_eps_hw.targets import Target
 
 #: Steps before `finish`.
 BEFORE = 4
+#: What is carried beside the product.
+FLAGS = ("sign", "nan", "inf", "zero")
 
 
 class Operands(Enum):
@@ -30,8 +33,6 @@ class Operands(Enum):
     GENERAL = "general"
     #: b is +0, or normal of either sign.
     SCALAR = "scalar"
-    #: b is +0, or normal and under 2, of either sign.
-    WEIGHT = "weight"
     #: a is a square root's result: NaN, +infinity, +0, or normal and positive; b is +0, or normal and positive.
     ROOT = "root"
 
@@ -58,7 +59,7 @@ class _Unpacked:
     zero: Value
 
 
-class _Product(FloatUnit):
+class _Product(FloatUnit, ABC):
     """The steps that all multiplications share.
 
     A subnormal operand is not normalised before the product. Its leading zeros are counted beside it, and one shifter
@@ -96,8 +97,9 @@ class _Product(FloatUnit):
         steps = BEFORE + finish.steps(self._bits + 1 if normalises else self._bits)
         super().__init__((fmt.width,) * operands, fmt.width, (1,) * steps, depth, faults)
 
+    @abstractmethod
     def _unpack(self) -> _Unpacked:
-        raise NotImplementedError
+        """What is known of the operands in step 1."""
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -113,13 +115,13 @@ class _Product(FloatUnit):
         most = _less_half(s.exponents)
         most = Cat(most, most[-1].replicate(max(self._bits + 1 - len(most), 0)))
         zeros = {} if u.counted is None else {"zeros": leading_zeros(p, s.counted)}
-        s = p.cut(**parts.second(s), most=most, **zeros, **_flags(s))
+        s = p.cut(**parts.second(s), most=most, **zeros, **carried(s, FLAGS))
 
         # One less than the stored exponent of a product from 1 to under 2, were it normal.
         most = s.most.as_signed()
         normal = (most - s.zeros)[: len(most) + 1] if self._normalises else s.most
         up = {"zeros": s.zeros} if self._normalises else {}
-        s = p.cut(**parts.third(s), normal=normal, most=most, **up, **_flags(s))
+        s = p.cut(**parts.third(s), normal=normal, most=most, **up, **carried(s, FLAGS))
 
         too_small = s.normal[-1]
         too_small = fault(self.faults, f"{self.NAME}.subnormal-edge", too_small, too_small & ~s.normal[1:].all())
@@ -128,7 +130,7 @@ class _Product(FloatUnit):
             total=parts.total(s),
             amount=self._from_above(s, too_small) if self._normalises else self._in_place(s),
             exponent=Mux(nothing, 0, s.normal[: fmt.exponent + 1]),
-            **{name: getattr(s, name) for name in ("sign", "nan", "inf")},
+            **carried(s, ("sign", "nan", "inf")),
         )
         return self._round(m, p, s)
 
@@ -159,19 +161,10 @@ class _Product(FloatUnit):
         return m
 
 
-def _effective(value: Fields) -> Value:
-    """The stored exponent, 1 for subnormal numbers and zeros."""
-    return Cat(value.exponent[0] | ~value.hidden, value.exponent[1:])
-
-
 def _less_half(exponents: Value) -> Value:
     """The sum of two stored exponents, less half of how many they can be; two's complement, one bit longer."""
     low, top = exponents[:-2], exponents[-2:]
     return Cat(low, ~top[0], top[0] == top[1], ~top.any())
-
-
-def _flags(s: SimpleNamespace) -> dict[str, Value]:
-    return {name: getattr(s, name) for name in ("sign", "nan", "inf", "zero")}
 
 
 class Multiply(_Product):
@@ -218,8 +211,8 @@ class Multiply(_Product):
         return _Unpacked(
             a=a.significand,
             b=b.significand,
-            exponents=(a.exponent if is_root else _effective(a))
-            + (_effective(b) if self.kind is Operands.GENERAL else b.exponent),
+            exponents=(a.exponent if is_root else a.effective_exponent)
+            + (b.effective_exponent if self.kind is Operands.GENERAL else b.exponent),
             counted=counted if self._normalises else None,
             sign=Const(0, 1) if is_root else a.sign ^ b.sign,
             nan=nan | fault(self.faults, "multiply.inf-times-zero", inf_by_zero, Const(0, 1)),
@@ -249,7 +242,7 @@ class Square(_Product):
         return _Unpacked(
             a=a.significand,
             b=a.significand,
-            exponents=Cat(Const(0, 1), _effective(a)),
+            exponents=Cat(Const(0, 1), a.effective_exponent),
             counted=None,
             sign=Const(0, 1),
             nan=a.is_nan,

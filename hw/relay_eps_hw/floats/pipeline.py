@@ -6,7 +6,7 @@ places one does. The bits that come out do not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 
 from amaranth.hdl import Module, Shape, Signal, Value, ValueCastable
@@ -93,3 +93,8 @@ class Pipeline:
     def finish(self) -> None:
         """Check, once the unit is built, that every step was ended."""
         assert self._step == len(self._places), f"{self._step} of {len(self._places)} steps were built"
+
+
+def carried(s: SimpleNamespace, names: Iterable[str]) -> dict[str, Value]:
+    """What a step passes on as it is: the values called ``names`` among those at its start."""
+    return {name: getattr(s, name) for name in names}

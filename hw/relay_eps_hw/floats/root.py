@@ -67,7 +67,7 @@ class Root(FloatUnit):
         below_zero = fault(self.faults, "root.below-zero", a.sign & ~a.is_zero, Const(0))
         s = p.cut(
             a=a.significand,
-            exponent=Cat(a.exponent[0] | ~a.hidden, a.exponent[1:]),
+            exponent=a.effective_exponent,
             sign=a.sign,
             nan=a.is_nan | below_zero,
             inf=a.is_inf,

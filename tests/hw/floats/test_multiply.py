@@ -38,10 +38,6 @@ def promised(kind: Operands | str, a: Bits, b: Bits) -> tuple[Bits, ...]:
     scalar = np.where((b & EXPONENT == 0) | (b & EXPONENT == EXPONENT), np.uint32(0), b)
     if kind is Operands.SCALAR:
         return a, scalar
-    if kind is Operands.WEIGHT:
-        # An exponent under that of 2: its top bit cleared, but not to that of a subnormal.
-        small = scalar & ~np.uint32(1 << 30)
-        return a, np.where(small & EXPONENT == 0, np.uint32(0), small)
     if kind is Operands.ROOT:
         with np.errstate(invalid="ignore"):
             return np.sqrt((a & ~SIGN).view(np.float32)).view(np.uint32), scalar & ~SIGN
@@ -89,27 +85,6 @@ def test_lattice_multipliers_give_the_same_bits_as_late(
     with SimulatedUnit(unit, models=MULT18X18D) as compiled:
         assert not wrong(compiled.run(*operands, stalled=0.3), operands)
         assert not wrong(compiled.run(*more), more)
-
-
-def test_a_product_with_a_weight_under_two_is_the_general_product(rng: np.random.Generator):
-    operands = promised(Operands.WEIGHT, *special_pairs())
-    more = promised(Operands.WEIGHT, *random_pairs(rng, 200_000))
-    with SimulatedUnit(make(Operands.WEIGHT, depth=2)) as compiled:
-        assert not wrong(compiled.run(*operands), operands)
-        assert not wrong(compiled.run(*more), more)
-
-
-def test_every_weight_of_a_small_format_times_everything():
-    fmt = FloatFormat(4, 3)
-    every = np.arange(1 << fmt.width, dtype=np.uint32)
-    a, b = (side.ravel() for side in np.meshgrid(every, every))
-    exponent = b >> fmt.fraction & fmt.exponent_max
-    is_weight = (b == 0) | (exponent > 0) & (exponent <= fmt.bias)
-    a, b = a[is_weight], b[is_weight]
-    with SimulatedUnit(make(Operands.WEIGHT, fmt, depth=2)) as compiled:
-        got = compiled.run(a, b)
-    exact = [rational.multiply(fmt, int(x), int(y)) for x, y in zip(a, b, strict=True)]
-    assert np.all(bench.same(got, np.array(exact, np.uint32), fmt))
 
 
 @pytest.mark.parametrize("fmt", [FloatFormat(3, 2), FloatFormat(3, 12), FloatFormat(11, 4)], ids=str)
