@@ -5,6 +5,7 @@ Converting sixteen lanes in place would take Amaranth a minute, and every tool a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ def lanes_verilog(
     """The Verilog of `Lanes`: the module ``relay_eps_lanes`` and, under it, ``relay_eps_lane``.
 
     Ports are clk, rst (active high, synchronous), ``i__payload``, ``i__valid``, ``i__ready`` and the same for ``o``;
-    a comment above each module's text says where the fields of the payloads lie. With ``faults`` there is one more
+    a comment at the head of the text says where the fields of the payloads lie. With ``faults`` there is one more
     input, ``fault``. The text is the same in every run and from every folder.
 
     Raises ValueError for a number of lanes, or a depth, that is not supported.
@@ -92,7 +93,15 @@ def convert(component: Any, name: str, ports: Sequence[Any]) -> str:
     yosys = find_yosys(lambda version: version >= (0, 40))
     # Yosys warns that not all processes become Verilog; Amaranth's all do.
     script = _SCRIPT.format(rtlil=equal_widths(text), attributes=_ATTRIBUTES)
-    return yosys.run(["-q", "-"], script, ignore_warnings=True)
+    return _initial_statements(yosys.run(["-q", "-"], script, ignore_warnings=True))
+
+
+_REGISTER = re.compile(r"^( *)reg (\[\d+:\d+\] |)(\\\S+ |\w+) (= [^;\n]+;)$", re.MULTILINE)
+
+
+def _initial_statements(verilog: str) -> str:
+    """Initial values as statements: linters take one in a declaration, beside a process, for two drivers."""
+    return _REGISTER.sub(r"\1reg \2\3;\n\1initial \3 \4", verilog)
 
 
 def fields(layout: data.Layout) -> dict[str, tuple[int, int]]:
@@ -108,7 +117,9 @@ def fields(layout: data.Layout) -> dict[str, tuple[int, int]]:
 
 
 def _payloads(array: Lanes) -> str:
-    lines = [f"// {LANES_MODULE}: {len(array.i.payload.mask)} AdamA lanes, {array.latency} clocks deep. Payloads:"]
+    lanes = len(array.i.payload.mask)
+    some = f"{lanes} AdamA lane{'s' if lanes > 1 else ''}"
+    lines = [f"// {LANES_MODULE}: {some}, {array.latency} clocks deep. Payloads:"]
     for stream in ("i", "o"):
         layout = getattr(array, stream).payload.shape()
         lines += [

@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <memory>
 
-#include "Vtop.h"
-#include "verilated.h"
+#include "model.h"
 
 namespace {
 
@@ -20,49 +18,31 @@ struct Dice {
     }
 };
 
-struct Lanes {
-    VerilatedContext context;
-    std::unique_ptr<Vtop> top;
-
-    explicit Lanes(uint32_t seed) {
-        context.randReset(seed ? 2 : 0);
-        context.randSeed(int(seed & 0x7fffffff));
-        top = std::make_unique<Vtop>(&context);
-        top->clk = 0;
-        top->i___05Fvalid = 0;
-        top->o___05Fready = 0;
-        top->rst = 1;
-        for (int clock = 0; clock < 4; ++clock) tick();
-        top->rst = 0;
-        top->eval();
-    }
-
-    void tick() {
-        top->clk = 1;
-        top->eval();
-        top->clk = 0;
-        top->eval();
-    }
-};
-
 }  // namespace
 
 extern "C" {
 
-void* lanes_create(uint32_t seed) { return new Lanes(seed); }
-void lanes_destroy(void* handle) { delete static_cast<Lanes*>(handle); }
+void* model_create(uint32_t seed) {
+    auto* model = new Model(seed);
+    auto& top = *model->top;
+    top.i___05Fvalid = 0;
+    top.o___05Fready = 0;
+    top.rst = 1;
+    for (int clock = 0; clock < 4; ++clock) model->tick();
+    top.rst = 0;
+    top.eval();
+    return model;
+}
+
 uint64_t lanes_words_in() { return sizeof(Vtop::i___05Fpayload) / 4; }
 uint64_t lanes_words_out() { return sizeof(Vtop::o___05Fpayload) / 4; }
-
-#ifdef FAULTS
-void lanes_select_fault(void* handle, uint32_t number) { static_cast<Lanes*>(handle)->top->fault = number; }
-#endif
 
 // Sends `beats` payloads and receives as many; returns the clocks it took, or 0 after `limit` clocks.
 // `idle` and `blocked` are thresholds: a clock is one when a random word is below.
 uint64_t lanes_run(void* handle, const uint32_t* in, uint32_t* out, uint64_t beats, uint64_t seed, uint32_t idle,
                    uint32_t blocked, uint64_t limit) {
-    auto& top = *static_cast<Lanes*>(handle)->top;
+    auto& model = *static_cast<Model*>(handle);
+    auto& top = *model.top;
     Dice dice{seed | 1};
     constexpr size_t in_bytes = sizeof(top.i___05Fpayload);
     constexpr size_t out_bytes = sizeof(top.o___05Fpayload);
@@ -82,7 +62,7 @@ uint64_t lanes_run(void* handle, const uint32_t* in, uint32_t* out, uint64_t bea
             std::memcpy(out + received * (out_bytes / 4), &top.o___05Fpayload, out_bytes);
             ++received;
         }
-        static_cast<Lanes*>(handle)->tick();
+        model.tick();
         if (taken) {
             ++sent;
             top.i___05Fvalid = 0;

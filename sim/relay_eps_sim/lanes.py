@@ -12,14 +12,13 @@ from relay_eps_hw.lane.beat import beat_in_layout, beat_out_layout
 from relay_eps_hw.lane.timing import SHALLOW, Depths
 from relay_eps_hw.targets import Target
 from relay_eps_hw.verilog import LANES_MODULE, fields, lanes_verilog
+from relay_eps_sim.model import Model
 from relay_eps_sim.packing import Places, Words
-from relay_eps_sim.verilator import build_library
-from relay_eps_sim.verilog import without_initial_values
 
 WIDTH = 32
 
 
-class SimulatedLanes:
+class SimulatedLanes(Model):
     """The generated Verilog of ``lanes`` lanes, compiled and cached, driven through its streams.
 
     Args:
@@ -42,17 +41,12 @@ class SimulatedLanes:
         self.lanes = lanes
         self.places_in: Places = fields(beat_in_layout(lanes, WIDTH))
         self.places_out: Places = fields(beat_out_layout(lanes, WIDTH))
-        verilog = without_initial_values(lanes_verilog(lanes, depths=depths, target=target, faults=faults))
-        defines = {"FAULTS": 1} if faults is not None else {}
-        library = build_library(verilog, LANES_MODULE, Path(__file__).with_suffix(".cpp"), defines=defines)
-        self._library = _load(library)
-        self.words_in = self._library.lanes_words_in()
-        self.words_out = self._library.lanes_words_out()
-        self._handle = self._library.lanes_create(random_start)
-
-    def select_fault(self, number: int) -> None:
-        """Activate the fault of this number; 0 for none."""
-        self._library.lanes_select_fault(ctypes.c_void_p(self._handle), number)
+        verilog = lanes_verilog(lanes, depths=depths, target=target, faults=faults)
+        driver = Path(__file__).with_suffix(".cpp")
+        super().__init__(verilog, LANES_MODULE, driver, faults=faults is not None, seed=random_start)
+        _declare(self.library)
+        self.words_in: int = self.library.lanes_words_in()
+        self.words_out: int = self.library.lanes_words_out()
 
     def run(self, payloads: Words, *, seed: int = 0, idle: float = 0, blocked: float = 0) -> tuple[Words, int]:
         """Send payloads (beats × `words_in`), receive as many (beats × `words_out`); and the clocks it took.
@@ -66,8 +60,8 @@ class SimulatedLanes:
         received = np.empty((len(sent), self.words_out), np.uint32)
         flow = max(1 - idle, 0.01) * max(1 - blocked, 0.01)
         limit = int(1000 + 4 * len(sent) / flow)
-        clocks = self._library.lanes_run(
-            self._handle,
+        clocks: int = self.library.lanes_run(
+            self.handle,
             sent.ctypes.data,
             received.ctypes.data,
             len(sent),
@@ -80,24 +74,8 @@ class SimulatedLanes:
             raise RuntimeError(f"the lanes did not give back {len(sent)} beats within {limit} clocks")
         return received, clocks
 
-    def close(self) -> None:
-        """Free the model."""
-        if self._handle is not None:
-            self._library.lanes_destroy(self._handle)
-            self._handle = None
 
-    def __enter__(self) -> SimulatedLanes:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
-    library.lanes_create.restype = ctypes.c_void_p
-    library.lanes_create.argtypes = [ctypes.c_uint32]
-    library.lanes_destroy.argtypes = [ctypes.c_void_p]
+def _declare(library: ctypes.CDLL) -> None:
     library.lanes_words_in.restype = library.lanes_words_out.restype = ctypes.c_uint64
     library.lanes_run.restype = ctypes.c_uint64
     library.lanes_run.argtypes = [
@@ -110,4 +88,3 @@ def _load(path: Path) -> ctypes.CDLL:
         ctypes.c_uint32,
         ctypes.c_uint64,
     ]
-    return library

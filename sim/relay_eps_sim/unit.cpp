@@ -2,11 +2,8 @@
 // its operand ports as X(name) X(name).
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
-#include "Vtop.h"
-#include "verilated.h"
+#include "model.h"
 
 namespace {
 
@@ -16,42 +13,22 @@ uint64_t next(uint64_t& state) {
     return state ^= state << 17;
 }
 
-struct Unit {
-    VerilatedContext context;
-    std::unique_ptr<Vtop> top;
-
-    explicit Unit(uint32_t seed) {
-        context.randReset(2);
-        context.randSeed(int(seed & 0x7fffffff) + 1);
-        top = std::make_unique<Vtop>(&context);
-        top->en = 1;
-        tick();
-    }
-
-    void tick() {
-        top->clk = 0;
-        top->eval();
-        top->clk = 1;
-        top->eval();
-    }
-};
-
 }  // namespace
 
 extern "C" {
 
-void* unit_create(uint32_t seed) { return new Unit(seed); }
-void unit_destroy(void* handle) { delete static_cast<Unit*>(handle); }
-
-#ifdef FAULTS
-void unit_select_fault(void* handle, uint32_t number) { static_cast<Unit*>(handle)->top->fault = number; }
-#endif
+void* model_create(uint32_t seed) {
+    auto* model = new Model(seed);
+    model->top->en = 1;
+    model->tick();
+    return model;
+}
 
 // operands[k] is the array of the k-th operand; a result comes `latency` running clocks after its operands. A clock
 // stalls when a random word is below `stalled`; the operands are then replaced by others, which must not get in.
 void unit_run(void* handle, const uint32_t* const* operands, uint32_t* results, uint64_t count, uint32_t latency,
               uint64_t seed, uint32_t stalled) {
-    auto& unit = *static_cast<Unit*>(handle);
+    auto& unit = *static_cast<Model*>(handle);
     auto& top = *unit.top;
     uint64_t dice = seed | 1;
     for (uint64_t clock = 0; clock < count + latency; ++clock) {

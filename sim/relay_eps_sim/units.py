@@ -6,17 +6,16 @@ import ctypes
 from pathlib import Path
 
 import numpy as np
-from amaranth.back import verilog
 from numpy.typing import NDArray
 
 from relay_eps_hw.floats.unit import FloatUnit
-from relay_eps_sim.verilator import build_library
-from relay_eps_sim.verilog import without_initial_values
+from relay_eps_hw.verilog import convert
+from relay_eps_sim.model import Model
 
 Bits = NDArray[np.uint32]
 
 
-class SimulatedUnit:
+class SimulatedUnit(Model):
     """A float unit of at most 32-bit ports, compiled and cached. Its registers start with random values.
 
     Args:
@@ -32,18 +31,12 @@ class SimulatedUnit:
         ports = [getattr(unit, name) for name in ("en", *unit.OPERANDS, "o")]
         if unit.faults is not None:
             ports.append(unit.faults.select)
-        text = verilog.convert(unit, name="unit", ports=ports, emit_src=False, strip_internal_attrs=True)
+        text = convert(unit, "unit", ports)
         defines: dict[str, object] = {"OPERANDS": " ".join(f"X({name})" for name in unit.OPERANDS)}
         defines |= {f"{name}_MASK": f"{(1 << len(getattr(unit, name))) - 1:#x}u" for name in unit.OPERANDS}
-        if unit.faults is not None:
-            defines["FAULTS"] = 1
         driver = Path(__file__).with_name("unit.cpp")
-        self._library = ctypes.CDLL(
-            str(build_library(without_initial_values(text) + models, "unit", driver, defines=defines))
-        )
-        self._library.unit_create.restype = ctypes.c_void_p
-        self._library.unit_destroy.argtypes = [ctypes.c_void_p]
-        self._library.unit_run.argtypes = [
+        super().__init__(text + models, "unit", driver, defines=defines, faults=unit.faults is not None, seed=seed)
+        self.library.unit_run.argtypes = [
             ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_void_p,
@@ -52,7 +45,6 @@ class SimulatedUnit:
             ctypes.c_uint64,
             ctypes.c_uint32,
         ]
-        self._handle = self._library.unit_create(seed)
 
     def run(self, *operands: NDArray, stalled: float = 0, seed: int = 1) -> Bits:
         """The results, as many as there are operands; ``stalled`` is the probability of a clock in which it holds."""
@@ -62,8 +54,8 @@ class SimulatedUnit:
             raise ValueError(f"the operands {', '.join(names)} are one-dimensional arrays of one length")
         results = np.empty_like(arrays[0])
         pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-        self._library.unit_run(
-            self._handle,
+        self.library.unit_run(
+            self.handle,
             pointers,
             results.ctypes.data,
             len(results),
@@ -72,19 +64,3 @@ class SimulatedUnit:
             int(stalled * (2**32 - 1)),
         )
         return results
-
-    def select_fault(self, number: int) -> None:
-        """Activate the fault of this number; 0 for none."""
-        self._library.unit_select_fault(ctypes.c_void_p(self._handle), number)
-
-    def close(self) -> None:
-        """Free the model."""
-        if self._handle is not None:
-            self._library.unit_destroy(self._handle)
-            self._handle = None
-
-    def __enter__(self) -> SimulatedUnit:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

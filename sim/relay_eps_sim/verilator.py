@@ -16,6 +16,8 @@ from pathlib import Path
 #: Verilator's optimisation, with internal signals private; and what keeps a large design's compilation short.
 VERILATE = ("--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "--output-split", "5000", "-Wno-fatal")
 COMPILE = ("-std=c++17", "-O2", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-DVL_IGNORE_UNKNOWN_ARCH")
+#: Generated C++ of up to so many bytes is compiled as one file: each includes the same half second of headers.
+SMALL = 300_000
 
 
 class BuildError(RuntimeError):
@@ -34,22 +36,32 @@ def build_library(
 ) -> Path:
     """The shared library of module ``top`` and the C++ file ``driver``, from the cache if it was built before.
 
-    The driver includes ``Vtop.h``. ``options`` go to Verilator, ``defines`` to the compiler.
+    The driver includes ``Vtop.h``, and may include headers that lie beside it. ``options`` go to Verilator,
+    ``defines`` to the compiler.
     Raises BuildError if a tool is missing or fails; nothing half built stays in the cache.
     """
     root = verilator_root()
     command = compiler()
     flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
-    described = [verilog, top, driver.read_text(), *VERILATE, *options, *COMPILE, *flags, command, _version(root)]
-    key = hashlib.sha256("\0".join(described).encode()).hexdigest()[:32]
-    library = cache_folder() / f"{top}-{key}.so"
+    written = [verilog, top, driver.read_text(), *(header.read_text() for header in sorted(driver.parent.glob("*.h")))]
+    library = (
+        cache_folder() / f"{top}-{_key(*written, *VERILATE, *options, *COMPILE, *flags, command, _version(root))}.so"
+    )
     if library.exists():
         return library
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{top}-", dir=library.parent) as folder:
-        built = _build(Path(folder), root, verilog, top, driver, options, [*shlex.split(command), *COMPILE, *flags])
+    with tempfile.TemporaryDirectory(prefix=f"{top}-", dir=library.parent) as name:
+        folder = Path(name)
+        (folder / "top.v").write_text(verilog)
+        verilate = [str(root / "bin" / "verilator_bin"), *VERILATE, *options, "--prefix", "Vtop", "--top-module", top]
+        _run([*verilate, "--Mdir", str(folder / "cpp"), str(folder / "top.v")], {"VERILATOR_ROOT": str(root)})
+        built = _compiled(folder, driver, root, [*shlex.split(command), *COMPILE], flags)
         os.replace(built, library)
     return library
+
+
+def _key(*described: str) -> str:
+    return hashlib.sha256("\0".join(described).encode()).hexdigest()[:32]
 
 
 def compile_library(source: Path, target: Path) -> None:
@@ -81,39 +93,52 @@ def _version(root: Path) -> str:
     return hashlib.sha256((root / "include" / "verilated_config.h").read_bytes()).hexdigest()
 
 
-def _build(
-    folder: Path, root: Path, verilog: str, top: str, driver: Path, options: Sequence[str], compile_: Sequence[str]
-) -> Path:
-    runtime = _runtime(root, compile_)
-    (folder / "top.v").write_text(verilog)
-    command = [root / "bin" / "verilator_bin", *VERILATE, *options, "--prefix", "Vtop", "--top-module", top]
-    _run([*map(str, command), "--Mdir", str(folder / "cpp"), str(folder / "top.v")], {"VERILATOR_ROOT": str(root)})
-    include = root / "include"
-    compile_ = [*compile_, "-I", str(folder / "cpp"), "-I", str(include), "-I", str(include / "vltstd")]
-    sources = [*sorted((folder / "cpp").glob("*.cpp")), driver]
+def _compiled(folder: Path, driver: Path, root: Path, command: Sequence[str], flags: Sequence[str]) -> Path:
+    """The library of the C++ in ``folder``/cpp and of the driver."""
+    runtime = _runtime(root, command)
+    generated = folder / "cpp"
+    compile_ = [*command, *flags, *_includes(generated, driver.parent), *_includes_of_verilator(root)]
+    sources = _together(folder, [*sorted(generated.glob("*.cpp")), driver])
     objects = [folder / f"{number}.o" for number in range(len(sources))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(partial(_compile, compile_), sources, objects))
     library = folder / "library.so"
     # clang leaves atomic operations to a library that it does not name itself.
-    atomic = ["-latomic"] if "clang" in compile_[0] else []
-    _run([*compile_, "-shared", "-o", str(library), *map(str, [*objects, *runtime]), "-pthread", *atomic])
+    atomic = ["-latomic"] if "clang" in command[0] else []
+    _run([*command, "-shared", "-o", str(library), *map(str, [*objects, *runtime]), "-pthread", *atomic])
     return library
 
 
-def _runtime(root: Path, compile_: Sequence[str]) -> list[Path]:
+def _together(folder: Path, sources: Sequence[Path]) -> Sequence[Path]:
+    """The sources themselves, or one that includes them all if they are small."""
+    if sum(source.stat().st_size for source in sources) > SMALL:
+        return sources
+    whole = folder / "whole.cpp"
+    whole.write_text("".join(f'#include "{source}"\n' for source in sources))
+    return [whole]
+
+
+def _runtime(root: Path, command: Sequence[str]) -> list[Path]:
     """The objects of Verilator's own library, compiled once for all designs."""
     include = root / "include"
-    key = hashlib.sha256("\0".join([*compile_, _version(root)]).encode()).hexdigest()[:32]
+    key = _key(*command, _version(root))
     objects = []
     for source in (include / "verilated.cpp", include / "verilated_threads.cpp"):
         target = cache_folder() / f"{source.stem}-{key}.o"
         objects.append(target)
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-                _compile([*compile_, "-I", str(include), "-I", str(include / "vltstd")], source, Path(folder) / "o")
+                _compile([*command, *_includes_of_verilator(root)], source, Path(folder) / "o")
                 os.replace(Path(folder) / "o", target)
     return objects
+
+
+def _includes_of_verilator(root: Path) -> list[str]:
+    return _includes(root / "include", root / "include" / "vltstd")
+
+
+def _includes(*folders: Path) -> list[str]:
+    return [text for folder in folders for text in ("-I", str(folder))]
 
 
 def _compile(compile_: Sequence[str], source: Path, target: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_REGISTER = re.compile(r"^(\s*reg (?:\[\d+:\d+\] )?[^=;\n]+?) = \d+'[hbd][0-9a-fA-F]+;$", re.MULTILINE)
+_REGISTER = re.compile(r"^ *initial \S+ = \d+'[hbd][0-9a-fA-F]+;\n", re.MULTILINE)
 _MEMORY = re.compile(r"^\s*initial begin\n(?:\s*\S+\[\d+\] = \d+'[hbd][0-9a-fA-F]+;\n)+\s*end\n", re.MULTILINE)
 
 
@@ -14,4 +14,4 @@ def without_initial_values(verilog: str) -> str:
     Amaranth gives every register its reset value from the start; logic that only works because of it would not work
     on a device that is reset and not reloaded.
     """
-    return _MEMORY.sub("", _REGISTER.sub(r"\1;", verilog))
+    return _MEMORY.sub("", _REGISTER.sub("", verilog))

@@ -1,0 +1,76 @@
+"""A compiled design and its one C++ object: what every simulated design here has in common."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relay_eps_sim.verilator import build_library
+from relay_eps_sim.verilog import without_initial_values
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Model:
+    """The module ``top`` of ``verilog``, compiled with a C++ driver and cached; a context manager that frees it.
+
+    Registers and memories start with random values, so that nothing works only because they happen to be zero.
+
+    Attributes:
+        library: the functions of the driver.
+
+    Args:
+        driver: a C++ file that includes ``model.h`` and defines ``model_create``.
+        defines: for its compilation.
+        faults: the design has an input ``fault``.
+        seed: of the random values; 0 for zeros.
+
+    Raises BuildError where it cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        verilog: str,
+        top: str,
+        driver: Path,
+        *,
+        defines: Mapping[str, object] | None = None,
+        faults: bool = False,
+        seed: int,
+    ) -> None:
+        self._handle: ctypes.c_void_p | None = None
+        self._faults = faults
+        every = dict(defines or {}) | ({"FAULTS": 1} if faults else {})
+        path = build_library(without_initial_values(verilog), top, driver, defines=every)
+        self.library = ctypes.CDLL(str(path))
+        self.library.model_create.restype = ctypes.c_void_p
+        self.library.model_create.argtypes = [ctypes.c_uint32]
+        self._handle = ctypes.c_void_p(self.library.model_create(seed))
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        """The C++ object, for functions of the driver; RuntimeError once it is freed."""
+        if self._handle is None:
+            raise RuntimeError("the simulated design was closed: make a new one")
+        return self._handle
+
+    def select_fault(self, number: int) -> None:
+        """Activate the fault of this number; 0 for none. ValueError for a design built without faults."""
+        if not self._faults:
+            raise ValueError("this design was built without faults: give it a Faults")
+        self.library.model_select_fault(self.handle, ctypes.c_uint32(number))
+
+    def close(self) -> None:
+        """Free the C++ object; nothing happens the second time."""
+        if self._handle is not None:
+            self.library.model_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
