@@ -101,8 +101,8 @@ def widen(a: Bits, fmt: FloatFormat) -> Judged:
 
 
 def is_nan(bits: Bits, fmt: FloatFormat = FP32) -> NDArray[np.bool_]:
-    """Which of ``bits`` are NaN in ``fmt``."""
-    return (bits & ((1 << (fmt.width - 1)) - 1)) > fmt.infinity
+    """Which of ``bits`` are NaN in ``fmt``, with nothing above its width."""
+    return ((bits & ~np.uint32(fmt.negative_zero)) > fmt.infinity) & (bits < 1 << fmt.width)
 
 
 def differences(got: Bits, wanted: Bits, fmt: FloatFormat = FP32) -> NDArray[np.intp]:

@@ -6,7 +6,6 @@ import numpy as np
 from amaranth.sim import Simulator, SimulatorContext
 from numpy.typing import NDArray
 
-from relay_eps_hw.floats.formats import FloatFormat
 from relay_eps_hw.floats.unit import FloatUnit
 
 Bits = NDArray[np.uint32]
@@ -44,13 +43,3 @@ def run(unit: FloatUnit, *operands: Bits, stalled: float = 0, rng: np.random.Gen
     simulator.add_testbench(feed)
     simulator.run()
     return np.array(results, np.uint32)
-
-
-def is_nan(bits: Bits, fmt: FloatFormat) -> NDArray[np.bool_]:
-    """Which of ``bits`` are NaNs."""
-    return (bits & np.uint32(fmt.negative_zero - 1)) > fmt.infinity
-
-
-def same(left: Bits, right: Bits, fmt: FloatFormat) -> NDArray[np.bool_]:
-    """Where the results agree: equal bits, or two NaNs."""
-    return (left == right) | is_nan(left, fmt) & is_nan(right, fmt)

@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from relay_eps_hw.floats.formats import FP32
 from relay_eps_hw.floats.wire import WireFormat
+from tests.hw.oracle import is_nan
 
 Bits = NDArray[np.uint32]
 
@@ -36,18 +37,12 @@ def narrowed(a: Bits, wire: WireFormat) -> Bits:
         return a.view(np.float32).astype(_TYPES[wire]).view(np.uint16).astype(np.uint32)
 
 
-def is_nan(bits: Bits, wire: WireFormat) -> NDArray[np.bool_]:
-    """Which of ``bits``, of the format and in the low half, are NaNs."""
-    fmt = wire.format
-    return (bits & ((1 << (fmt.width - 1)) - 1)) > fmt.infinity
-
-
 def narrowing_edges(wire: WireFormat) -> Bits:
     """fp32 patterns: every value of the 16-bit format, every tie between two, the fp32 neighbours of both, and every
     tie with any one bit set below its own, which breaks it.
     """
     exact = widened(all_values(), wire)
-    exact = exact[~is_nan(exact, WireFormat.FP32)]
+    exact = exact[~is_nan(exact)]
     # Halfway to the next pattern. Past the largest value stands the power of two that it would have been.
     largest_exponent = 1 << (wire.format.exponent - 1)
     value = exact.view(np.float32).astype(np.float64)
