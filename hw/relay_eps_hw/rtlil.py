@@ -69,10 +69,10 @@ class _Module:
         if value["A_WIDTH"] == value["B_WIDTH"] == width:
             return cell[0]
         signed = bool(value["A_SIGNED"] and value["B_SIGNED"])
-        if signed and kind in _COMPARISONS:
-            return cell[0]
         a, b = (self._extended(signal[port], value[f"{port}_WIDTH"], width, signed) for port in "AB")
-        return _operator(kind, name, width, value["Y_WIDTH"], a, b, signal["Y"])
+        # Of extended operands only the order still depends on the sign.
+        compares_signed = signed and kind in _COMPARISONS
+        return _operator(kind, name, width, value["Y_WIDTH"], a, b, signal["Y"], signed=compares_signed)
 
     def _extended(self, signal: str, width: int, wanted: int, signed: bool) -> str:
         extra = wanted - width
@@ -94,8 +94,14 @@ class _Module:
         return f"{name} [{place if place is not None else self._widths[name] - 1}]"
 
 
-def _operator(kind: str, name: str, width: int, result: int, a: str, b: str, y: str) -> str:
-    parameters = {"A_SIGNED": 0, "B_SIGNED": 0, "A_WIDTH": width, "B_WIDTH": width, "Y_WIDTH": result}
+def _operator(kind: str, name: str, width: int, result: int, a: str, b: str, y: str, *, signed: bool) -> str:
+    parameters = {
+        "A_SIGNED": int(signed),
+        "B_SIGNED": int(signed),
+        "A_WIDTH": width,
+        "B_WIDTH": width,
+        "Y_WIDTH": result,
+    }
     lines = [f"  cell {kind} {name}"]
     lines += [f"    parameter \\{key} {value}" for key, value in parameters.items()]
     lines += [f"    connect \\A {a}", f"    connect \\B {b}", f"    connect \\Y {y}", "  end\n"]

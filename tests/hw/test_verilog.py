@@ -13,11 +13,7 @@ from relay_eps_hw.lane.timing import DEEP, SHALLOW
 from relay_eps_hw.synthesis.tools import run
 from relay_eps_hw.targets import Target
 from relay_eps_hw.verilog import LANES_MODULE, fields, lanes_verilog
-from relay_eps_sim.verilator import verilator_root
-
-#: Why each is waived: a shared bus has bits that one user does not need; a file that holds lane and array cannot
-#: be named after both.
-WAIVED = ("UNUSEDSIGNAL", "DECLFILENAME")
+from tests.hw.lint import lint
 
 
 @pytest.fixture(scope="module")
@@ -34,41 +30,15 @@ def test_it_is_the_same_from_any_folder_and_process(text: str, tmp_path: Path):
     assert str(Path(__file__).parents[2]) not in text
 
 
-def lint(text: str, folder: Path) -> str:
-    waivers = "".join(f"lint_off -rule {rule}\n" for rule in WAIVED)
-    (folder / "waivers.vlt").write_text("`verilator_config\n" + waivers)
-    (folder / "lanes.v").write_text(text)
-    root = verilator_root()
-    done = subprocess.run(
-        [
-            root / "bin" / "verilator_bin",
-            "--lint-only",
-            "-Wall",
-            "--top-module",
-            LANES_MODULE,
-            "waivers.vlt",
-            "lanes.v",
-        ],
-        cwd=folder,
-        env={"VERILATOR_ROOT": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    # The rest is a report of time and size.
-    return "".join(line for line in (done.stdout + done.stderr).splitlines(keepends=True) if not line.startswith("- "))
-
-
 @pytest.mark.parametrize("depths", [DEEP, SHALLOW], ids=["deep", "shallow"])
 def test_verilator_lints_it_clean(depths, tmp_path: Path):
-    assert lint(lanes_verilog(2, depths=depths), tmp_path) == ""
+    assert lint(lanes_verilog(2, depths=depths), LANES_MODULE, tmp_path) == ""
 
 
 def test_a_mistake_would_be_seen_by_the_linter(text: str, tmp_path: Path):
     broken = text.replace("accepted = ", "accepted = 3'h7 & ", 1)
     assert broken != text
-    assert "WIDTH" in lint(broken, tmp_path)
+    assert "WIDTH" in lint(broken, LANES_MODULE, tmp_path)
 
 
 def test_yosys_reads_it(text: str, tmp_path: Path):
