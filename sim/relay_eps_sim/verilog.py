@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_REGISTER = re.compile(r"^ *initial \S+ = \d+'[hbd][0-9a-fA-F]+;\n", re.MULTILINE)
+_REGISTER = re.compile(r"^ *initial \S+ += \d+'[hbd][0-9a-fA-F]+;\n", re.MULTILINE)
 _MEMORY = re.compile(r"^\s*initial begin\n(?:\s*\S+\[\d+\] = \d+'[hbd][0-9a-fA-F]+;\n)+\s*end\n", re.MULTILINE)
 
 
