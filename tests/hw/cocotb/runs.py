@@ -69,8 +69,11 @@ class Outcome:
 
 
 def run(bench: str, *, seed: int, waves: bool = False) -> Outcome:
-    """Build and run one bench. Its folder is build/cocotb/<bench>, its waveform build/waves/<bench>.vcd."""
-    folder = BUILD / bench
+    """Build and run one bench. Its folder is build/cocotb/<bench>, its waveform build/waves/<bench>.vcd.
+
+    With waveforms it is another program, built in a folder of its own.
+    """
+    folder = BUILD / (f"{bench}_waves" if waves else bench)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (RESULTS, SAID, COVERAGE, DUMP):
         (folder / name).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -29,6 +30,17 @@ def test_the_bench_passes(bench: str, seed: int):
     # What is left: bits that no operand can toggle, and what units do in formats that are fixed here.
     assert whole.toggle_met > 0.9 * whole.toggle_all
     assert whole.line_met > 0.9 * whole.line_all
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_waveform_is_left_where_one_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(runs, "WAVES", tmp_path)
+    outcome = runs.run("lanes_4", seed=1, waves=True)
+    assert outcome.failures == []
+    assert outcome.waves == tmp_path / "lanes_4.vcd"
+    with outcome.waves.open() as file:
+        assert any("$scope module lane_0 " in line for line in itertools.islice(file, 100_000))
 
 
 def test_a_bench_that_cannot_be_built_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
