@@ -48,6 +48,32 @@ def exponent_sweep(rng: np.random.Generator, each: int = 12) -> tuple[Bits, Bits
     return a, b
 
 
+def every_exponent_pair(rng: np.random.Generator) -> tuple[Bits, Bits]:
+    """All pairs of exponents, zeros, subnormals, infinities and NaNs among them, with random and extreme fractions."""
+    exponents = np.arange(256, dtype=np.uint32) << np.uint32(23)
+    a, b = (side.ravel() for side in np.meshgrid(exponents, exponents, indexing="ij"))
+
+    def others(count: int) -> Bits:
+        edge = rng.choice(np.array([0, 1, 0x40_0000, 0x7F_FFFF], np.uint32), count)
+        fraction = np.where(rng.random(count) < 0.5, edge, rng.integers(1 << 23, size=count, dtype=np.uint32))
+        return fraction | rng.integers(2, size=count, dtype=np.uint32) << np.uint32(31)
+
+    return a | others(len(a)), b | others(len(b))
+
+
+def cancellations(rng: np.random.Generator) -> tuple[Bits, Bits]:
+    """At every exponent, sums that cancel wholly, or all but for a unit or one bit; random and extreme fractions."""
+    fractions = np.concatenate(
+        [np.array([0, 1, 0x40_0000, 0x7F_FFFF], np.uint32), rng.integers(1 << 23, size=4, dtype=np.uint32)]
+    )
+    a = (np.arange(255, dtype=np.uint32)[:, None] << np.uint32(23) | fractions).ravel()
+    bit = np.uint32(1) << rng.integers(24, size=len(a), dtype=np.uint32)
+    a = np.tile(a, 4)
+    a |= rng.integers(2, size=len(a), dtype=np.uint32) << np.uint32(31)
+    whole, more, less, one_bit = np.split(a ^ SIGN, 4)
+    return a, np.concatenate([whole, more + np.uint32(1), less - np.uint32(1), one_bit ^ bit])
+
+
 def near_exact_quotients(rng: np.random.Generator, count: int) -> tuple[Bits, Bits]:
     """Quotients that are exact, and such as miss it by a unit in the dividend's last place."""
     quotient = rng.integers(1, 1 << 12, size=count)

@@ -157,7 +157,10 @@ class Add(FloatUnit):
         sign = fault(self.faults, "add.sign-of-zero", Mux(s.zero, s.both_negative, s.sign), s.sign)
         s = p.cut(total=total, count=count[:3], exponent=exponent, sign=sign, nan=s.nan, inf=s.inf)
         total = shift_left(p, s.total, s.count)
-        s = p.cut(total=total, exponent=s.exponent, sign=s.sign, nan=s.nan, inf=s.inf)
+        # Where everything has cancelled it may be below zero: without its top bit that would look like an overflow.
+        below_zero = fault(self.faults, "add.zero-is-infinite", s.exponent[-1], Const(0))
+        exponent = s.exponent[: fmt.exponent] & ~below_zero.replicate(fmt.exponent)
+        s = p.cut(total=total, exponent=exponent, sign=s.sign, nan=s.nan, inf=s.inf)
 
         significand, guard, sticky = s.total[EXTRA + 1 :], s.total[EXTRA], s.total[:EXTRA].any()
         return self._round(p, s, significand, guard, sticky, s.exponent)
@@ -171,7 +174,7 @@ class Add(FloatUnit):
         significand = Mux(carry, s.total[-fmt.precision :], s.total[-fmt.precision - 1 : -1])
         guard = Mux(carry, s.total[EXTRA_NON_NEGATIVE], s.total[1])
         sticky = s.total[0] | carry & s.total[1]
-        return self._round(p, s, significand, guard, sticky, s.exponent + carry)
+        return self._round(p, s, significand, guard, sticky, (s.exponent + carry)[: fmt.exponent])
 
     def _round(
         self, p: Pipeline, s: SimpleNamespace, significand: Value, guard: Value, sticky: Value, exponent: Value
@@ -179,10 +182,10 @@ class Add(FloatUnit):
         """Steps 11 and 12. A significand without its top bit is subnormal or zero: its stored exponent is 0."""
         fmt = self.fmt
         top = significand[-1]
-        overflow = exponent[: fmt.exponent].all()
+        overflow = exponent.all()
         special = s.nan | s.inf | overflow
         tie = fault(self.faults, "add.tie-away", sticky | significand[0], Const(1))
-        stored = exponent[: fmt.exponent] & top.replicate(fmt.exponent)
+        stored = exponent & top.replicate(fmt.exponent)
         s = p.cut(
             fraction=Cat(
                 significand[: fmt.fraction - 1] & ~special.replicate(fmt.fraction - 1),

@@ -21,6 +21,8 @@ from relay_eps_hw.floats.wire import WireFormat
 from tests.hw import functional, oracle
 from tests.hw.operands import (
     SPECIALS,
+    cancellations,
+    every_exponent_pair,
     exponent_sweep,
     near_exact_quotients,
     near_exact_roots,
@@ -68,7 +70,13 @@ class UnitCase:
                 halves << np.uint32(16) | rng.choice(np.array([0, 0x7FFF, 0x8000, 0x8001], np.uint32), 1 << 16),
             ]
             return self.promised(np.concatenate([SPECIALS, near, *sixteen]))
-        pairs = [special_pairs(), exponent_sweep(rng), near_exact_quotients(rng, 20_000)]
+        pairs = [
+            special_pairs(),
+            exponent_sweep(rng),
+            every_exponent_pair(rng),
+            cancellations(rng),
+            near_exact_quotients(rng, 20_000),
+        ]
         a, b = (np.concatenate(part) for part in zip(*pairs, strict=True))
         return self.promised(a, b)
 

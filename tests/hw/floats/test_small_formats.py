@@ -19,6 +19,8 @@ from tests.hw import rational
 from tests.hw.oracle import differences, is_nan
 
 TINY = FloatFormat(4, 3)
+#: Where what the adder normalises, 9 bits, is padded to a power of two: by more than any of the others.
+PADDED = FloatFormat(4, 4)
 SMALL = FloatFormat(5, 4)
 #: More exponent than fraction, and the other way round.
 ODD = FloatFormat(3, 5)
@@ -27,6 +29,7 @@ FORMATS = [
     pytest.param(TINY, id="4-3"),
     pytest.param(SMALL, id="5-4", marks=pytest.mark.slow),
     pytest.param(ODD, id="3-5", marks=pytest.mark.slow),
+    pytest.param(PADDED, id="4-4", marks=pytest.mark.slow),
 ]
 
 
@@ -62,6 +65,10 @@ def test_all_pairs_are_correctly_rounded(fmt: FloatFormat, operation: str, make:
     wanted = expected(operation, fmt)
     for depth in (1, None):
         assert not differences(run(make(fmt, depth), *all_pairs(fmt)), wanted, fmt).size
+
+
+def test_all_sums_of_a_padded_format_are_correctly_rounded():
+    assert not differences(run(Add(PADDED, depth=2), *all_pairs(PADDED)), expected("add", PADDED), PADDED).size
 
 
 @pytest.mark.parametrize("fmt", [TINY, SMALL, FloatFormat(5, 10)], ids=str)
