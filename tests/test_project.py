@@ -208,8 +208,9 @@ def test_every_dependency_is_pinned_for_ci_within_its_own_bounds():
 # --- what README shows
 
 
-def test_readme_example_runs(tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("document", ["README.md", "docs/hardware.md"])
+def test_the_examples_of_a_document_run(document, tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:
         done = python(block, tmp_path)

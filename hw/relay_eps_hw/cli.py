@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ class Depth(str, Enum):
     SHALLOW = "shallow"
 
 
-Lanes = Annotated[int, typer.Option("--lanes", help="Lanes side by side: 1, 2, 4, 8 or 16.")]
+Lanes = Annotated[int | None, typer.Option("--lanes", help="Lanes side by side: 1 (if left out), 2, 4, 8 or 16.")]
 
 
 @contextmanager
@@ -40,6 +41,8 @@ def reported() -> Iterator[None]:
     """
     # Amaranth minds components that are only asked for their ports, or were refused.
     warnings.filterwarnings("ignore", ".* created but never used")
+    # As an exception it ends the tools that run, and what they have written is cleared away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     except ModuleNotFoundError as error:
@@ -66,7 +69,7 @@ def _stop(error: BaseException, text: str) -> None:
 @app.command()
 def verilog(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write it; - for standard output.")],
-    lanes: Lanes = 1,
+    lanes: Lanes = None,
     depth: Annotated[
         Depth, typer.Option(help="Deep for a device, shallow for fast simulation; the bits are equal.")
     ] = Depth.DEEP,
@@ -80,8 +83,11 @@ def verilog(
         if str(output) != "-":
             _check_writable(output, "-o")
         depths = DEEP if depth is Depth.DEEP else SHALLOW
+        lanes = 1 if lanes is None else lanes
         text = lanes_verilog(lanes, depths=depths, target=target)
         if str(output) == "-":
+            if sys.stdout is None:
+                raise ValueError("standard output is closed: name a file with -o")
             sys.stdout.write(text)
         else:
             write_whole(output, text)
@@ -90,9 +96,11 @@ def verilog(
 
 @app.command()
 def report(
-    lanes: Lanes = 1,
+    lanes: Lanes = None,
     unit: Annotated[str | None, typer.Option(help="A float unit instead of the lanes, such as add.")] = None,
-    depth_sweep: Annotated[bool, typer.Option("--depth-sweep", help="The unit at every depth.")] = False,
+    depth_sweep: Annotated[
+        bool, typer.Option("--depth-sweep", help="The unit at every depth: up to 36 minutes.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, max=9, help="Placements on ECP5; the clock is their median.")] = 3,
     json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
 ) -> None:
@@ -102,9 +110,11 @@ def report(
 
         if depth_sweep and unit is None:
             raise ValueError("--depth-sweep needs --unit: the lanes have one deep and one shallow form")
+        if unit is not None and lanes is not None:
+            raise ValueError("--unit measures a unit instead of the lanes: leave one of --unit and --lanes out")
         if json is not None:
             _check_writable(json, "--json")
-        rows = reports.measure(reports.designs(lanes, unit, depth_sweep), range(1, seeds + 1))
+        rows = reports.measure(reports.designs(1 if lanes is None else lanes, unit, depth_sweep), range(1, seeds + 1))
         reports.show(rows)
         if json is not None:
             write_whole(json, reports.to_json(rows))
@@ -112,12 +122,23 @@ def report(
 
 def _check_writable(path: Path, option: str) -> None:
     """Refuse at once what could not be written after minutes of work."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        if not os.access(path, os.W_OK):
+            raise ValueError(f"{path} cannot be written to: name another file with {option}")
+        return
     if not path.parent.is_dir():
         raise ValueError(f"the folder {path.parent} does not exist: create it, or name another with {option}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file with {option}")
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"the folder {path.parent} cannot be written to: name another with {option}")
+
+
+def _umask() -> int:
+    # There is no way to read it but to set it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -130,7 +151,7 @@ def write_whole(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.close()
-            os.chmod(file.name, 0o644)
+            os.chmod(file.name, 0o666 & ~_umask())
             os.replace(file.name, target)
         except BaseException:
             # Ctrl-C too: no half of a file is left, under any name.

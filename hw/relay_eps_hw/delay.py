@@ -24,13 +24,15 @@ class DelayLine(wiring.Component):
         i (in, width), o (out, width).
 
     Args:
-        width: bits.
+        width: bits, 1 or more; ValueError below.
         clocks: the delay, 0 or more; ValueError below.
     """
 
     def __init__(self, width: int, clocks: int) -> None:
-        if clocks < 0:
-            raise ValueError(f"a delay of {clocks} clocks is not possible: use 0 or more")
+        if type(clocks) is not int or clocks < 0:
+            raise ValueError(f"a delay of {clocks!r} clocks is not possible: use 0 or more")
+        if type(width) is not int or width < 1:
+            raise ValueError(f"a delay line of {width!r} bits is not possible: use 1 or more")
         self.width = width
         self.clocks = clocks
         super().__init__({"i": In(width), "o": Out(width)})

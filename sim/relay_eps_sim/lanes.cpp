@@ -43,7 +43,7 @@ uint64_t lanes_run(void* handle, const uint32_t* in, uint32_t* out, uint64_t bea
                    uint32_t blocked, uint64_t limit) {
     auto& model = *static_cast<Model*>(handle);
     auto& top = *model.top;
-    Dice dice{seed | 1};
+    Dice dice{2 * seed + 1};
     constexpr size_t in_bytes = sizeof(top.i___05Fpayload);
     constexpr size_t out_bytes = sizeof(top.o___05Fpayload);
     uint64_t sent = 0, received = 0, clocks = 0;

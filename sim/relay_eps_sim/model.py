@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay_eps_sim.verilator import build_library
+from relay_eps_hw.faults import Faults
+from relay_eps_sim import checks
+from relay_eps_sim.verilator import build_library, load
 from relay_eps_sim.verilog import without_initial_values
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ class Model:
     Args:
         driver: a C++ file that includes ``model.h`` and defines ``model_create``.
         defines: for its compilation.
-        faults: the design has an input ``fault``.
-        seed: of the random values; 0 for zeros.
+        faults: those built into the design, which then has an input ``fault``.
+        seed: of the random values, 0 to 2**31 - 1; 0 for zeros.
 
     Raises BuildError where it cannot be compiled.
     """
@@ -38,17 +40,17 @@ class Model:
         driver: Path,
         *,
         defines: Mapping[str, object] | None = None,
-        faults: bool = False,
+        faults: Faults | None = None,
         seed: int,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._faults = faults
-        every = dict(defines or {}) | ({"FAULTS": 1} if faults else {})
+        every = dict(defines or {}) | ({} if faults is None else {"FAULTS": 1})
         path = build_library(without_initial_values(verilog), top, driver, defines=every)
-        self.library = ctypes.CDLL(str(path))
+        self.library = load(path)
         self.library.model_create.restype = ctypes.c_void_p
         self.library.model_create.argtypes = [ctypes.c_uint32]
-        self._handle = ctypes.c_void_p(self.library.model_create(seed))
+        self._handle = ctypes.c_void_p(self.library.model_create(checks.seed(seed)))
 
     @property
     def handle(self) -> ctypes.c_void_p:
@@ -58,10 +60,13 @@ class Model:
         return self._handle
 
     def select_fault(self, number: int) -> None:
-        """Activate the fault of this number; 0 for none. ValueError for a design built without faults."""
-        if not self._faults:
+        """Activate the fault of this number; 0 for none. ValueError for one that it was built without."""
+        handle = self.handle
+        if self._faults is None:
             raise ValueError("this design was built without faults: give it a Faults")
-        self.library.model_select_fault(self.handle, ctypes.c_uint32(number))
+        if number not in range(len(self._faults.names) + 1):
+            raise ValueError(f"there is no fault {number!r}: use 0 for none, or 1 to {len(self._faults.names)}")
+        self.library.model_select_fault(handle, ctypes.c_uint32(number))
 
     def close(self) -> None:
         """Free the C++ object; nothing happens the second time."""

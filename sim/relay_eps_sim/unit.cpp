@@ -30,7 +30,7 @@ void unit_run(void* handle, const uint32_t* const* operands, uint32_t* results, 
               uint64_t seed, uint32_t stalled) {
     auto& unit = *static_cast<Model*>(handle);
     auto& top = *unit.top;
-    uint64_t dice = seed | 1;
+    uint64_t dice = 2 * seed + 1;
     for (uint64_t clock = 0; clock < count + latency; ++clock) {
         while (stalled && uint32_t(next(dice)) < stalled) {
             top.en = 0;

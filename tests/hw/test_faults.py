@@ -54,7 +54,7 @@ def test_the_work_of_the_lanes_finds_each_fault(rng: np.random.Generator):
     faults = Faults()
     # Scalars change with almost every beat, tails are poisoned, lengths are random, and every operation is there.
     works = [random_work(rng, int(rng.integers(1, 12)), operation) for operation in [*Operation] * 1500]
-    with SimulatedLanes(2, faults=faults, random_start=1) as sim:
+    with SimulatedLanes(2, faults=faults, seed=1) as sim:
         sent = beats(rng, works, sim.lanes, sim.places_in, sim.words_in)
 
         def first_mismatch(number: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,12 +35,24 @@ def test_every_field_comes_out_as_it_went_in(layout: tuple[Places, int], beats: 
     assert [int.from_bytes(row.tobytes(), "little") for row in packed] == wanted
 
 
-def test_what_is_too_wide_for_its_field_leaves_its_neighbours_alone():
-    places = {"low": (0, 4), "high": (4, 4)}
-    packed = pack(places, {"low": np.array([0xFF]), "high": np.array([0])}, 1)
-    assert packed.tolist() == [[0x0F]]
-
-
 def test_fields_left_out_are_zero():
     packed = pack({"a": (0, 8), "b": (8, 8)}, {"b": np.array([7])}, 1)
     assert packed.tolist() == [[0x700]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"low": [0x1F]}, "low has values of more than the 4 bits of its field"),
+        ({"low": [-1]}, r"low has values outside 0 to 2\*\*32 - 1"),
+        ({"low": [1 << 32]}, r"low has values outside 0 to 2\*\*32 - 1"),
+        ({"low": [1.5]}, r"low is an array of float64: pass bits, of floats \.view\(np\.uint32\)"),
+        ({"middle": [1]}, "there is no field 'middle': use some of low, high"),
+        ({"low": [1, 2], "high": [1]}, r"the columns of the fields have one length, not \[1, 2\]"),
+        ({}, "the columns of the fields have one length, not none"),
+    ],
+)
+def test_columns_that_the_fields_do_not_hold_are_refused(columns: dict[str, list[float]], message: str):
+    places = {"low": (0, 4), "high": (4, 4)}
+    with pytest.raises(ValueError, match=message):
+        pack(places, {name: np.array(values) for name, values in columns.items()}, 1)

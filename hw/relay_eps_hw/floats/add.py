@@ -142,6 +142,7 @@ class Add(FloatUnit):
 
         marked = fault(self.faults, "add.subnormal-moved-too-far", s.total | s.mark, s.total)
         half = 1 << ((width - 1).bit_length() - 1)
+        # One bit under the total stops the count of a total of zeros; what it then is does not matter.
         padded = Cat(Const(1, 2 * half - width), marked)
         s = p.cut(
             total=s.total,

@@ -16,9 +16,14 @@ class FloatFormat:
     fraction: int
 
     def __post_init__(self) -> None:
-        if not 3 <= self.exponent <= 11 or not 2 <= self.fraction <= 52:
+        widths = (self.exponent, self.fraction)
+        if (
+            any(type(width) is not int for width in widths)
+            or not 3 <= self.exponent <= 11
+            or not 2 <= self.fraction <= 52
+        ):
             raise ValueError(
-                f"a format with {self.exponent} exponent and {self.fraction} fraction bits is not supported: "
+                f"a format with {self.exponent!r} exponent and {self.fraction!r} fraction bits is not supported: "
                 "use 3 to 11 exponent bits and 2 to 52 fraction bits"
             )
 

@@ -18,7 +18,7 @@ from relay_eps_hw.floats.pipeline import Pipeline, carried
 from relay_eps_hw.floats.product import product
 from relay_eps_hw.floats.shift import leading_zeros
 from relay_eps_hw.floats.unit import FloatUnit, check_format
-from relay_eps_hw.targets import Target
+from relay_eps_hw.targets import Target, check_target
 
 #: Steps before `finish`.
 BEFORE = 4
@@ -90,7 +90,7 @@ class _Product(FloatUnit, ABC):
         faults: Faults | None,
     ) -> None:
         self.fmt = check_format(fmt)
-        self.target = target
+        self.target = check_target(target)
         self._normalises = normalises
         #: Bits of a distance: further down than they can tell, all of a product from 1 to under 4 is lost.
         self._bits = (fmt.fraction + 2).bit_length()
@@ -183,12 +183,12 @@ class Multiply(_Product):
         self,
         fmt: FloatFormat = FP32,
         *,
-        depth: int | None,
+        depth: int | None = None,
         kind: Operands = Operands.GENERAL,
         target: Target = Target.GENERIC,
         faults: Faults | None = None,
     ) -> None:
-        self.kind = kind
+        self.kind = _check_kind(kind)
         normalises = kind in (Operands.GENERAL, Operands.SCALAR)
         super().__init__(fmt, 2, normalises=normalises, depth=depth, target=target, faults=faults)
 
@@ -221,6 +221,14 @@ class Multiply(_Product):
         )
 
 
+def _check_kind(kind: object) -> Operands:
+    """``kind`` itself; ValueError, with those that there are, unless it is one of `Operands`."""
+    if not isinstance(kind, Operands):
+        known = ", ".join(map(str, Operands))
+        raise ValueError(f"{kind!r} is not a kind of operands: use one of {known}")
+    return kind
+
+
 class Square(_Product):
     """``o = a * a``, never negative. Steps as in `_Product`."""
 
@@ -231,7 +239,7 @@ class Square(_Product):
         self,
         fmt: FloatFormat = FP32,
         *,
-        depth: int | None,
+        depth: int | None = None,
         target: Target = Target.GENERIC,
         faults: Faults | None = None,
     ) -> None:

@@ -66,6 +66,8 @@ class Lane(wiring.Component):
     fmt: FloatFormat = FP32
 
     def __init__(self, depths: Depths, *, target: Target = Target.GENERIC, faults: Faults | None = None) -> None:
+        if not isinstance(depths, Depths):
+            raise ValueError(f"{depths!r} are no depths: use DEEP, SHALLOW or Depths(...)")
         self.depths = depths
         self.faults = faults
         super().__init__(lane_ports(self.fmt.width))

@@ -106,3 +106,16 @@ def test_formats_with_much_more_of_one_field_than_of_the_other(
 def test_what_is_no_format_is_refused(unit: Callable[..., FloatUnit]):
     with pytest.raises(ValueError, match="use FP32, BF16, FP16 or FloatFormat"):
         unit("fp32", depth=1)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "bogus", None])
+def test_what_is_no_kind_of_operands_is_refused(kind: Any):
+    with pytest.raises(ValueError, match=r"use one of Operands\.GENERAL, Operands\.SCALAR, Operands\.ROOT"):
+        Multiply(kind=kind)
+
+
+@pytest.mark.parametrize("unit", [Multiply, Square])
+def test_a_target_may_be_named_and_no_other_is_taken(unit: Callable[..., Any]):
+    assert unit(target="ecp5").target is Target.ECP5
+    with pytest.raises(ValueError, match="'zynq' is not a Target: use one of generic, ecp5"):
+        unit(target="zynq")
