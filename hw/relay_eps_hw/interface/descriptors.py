@@ -15,11 +15,11 @@ ALIGNMENT = 64
 LONGEST = (1 << 30) - 1
 
 _MEANING = {
-    "g": "the gradients",
-    "m": "the first moment, or the sum of gradients",
-    "v": "the second moment",
-    "p": "the master weights; what a copy reads",
-    "wire": "the wire copy, 0 for none after an apply; what a copy, a fill or an identify writes",
+    "g": "The gradients' address.",
+    "m": "The first moment's address, or the sum's.",
+    "v": "The second moment's address.",
+    "p": "The master weights' address; where a copy reads.",
+    "wire": "The wire copy's address, 0 for no copy after an apply; where a copy, a fill and an identify write.",
 }
 
 DESCRIPTOR = Layout(
@@ -41,10 +41,7 @@ DESCRIPTOR = Layout(
         Place("tag", 0x04, "Anything; it comes back in the record."),
         Place("length", 0x08, f"Elements, 1 to {LONGEST:,}."),
         Place("pattern", 0x0C, "What a fill writes."),
-        *(
-            Place(f"{name}_address", 0x10 + 8 * number, f"Where {_MEANING[name]} begin, in bytes.", words=2)
-            for number, name in enumerate(STREAMS)
-        ),
+        *(Place(f"{name}_address", 0x10 + 8 * number, _MEANING[name], words=2) for number, name in enumerate(STREAMS)),
         *(Place(name, 0x40 + 4 * number, "A scalar: fp32 bits.") for number, name in enumerate(SCALARS)),
     ),
 )

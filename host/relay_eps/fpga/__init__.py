@@ -1,0 +1,1 @@
+"""The EPS core on an FPGA, as the host sees it."""
