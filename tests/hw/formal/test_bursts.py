@@ -1,0 +1,86 @@
+"""The burst planner, proved for any section: bursts lie inside it, cover it once, and cross no 4 KiB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from amaranth.hdl import Assert, Assume, Elaboratable, Fragment, Module, Signal
+
+from relay_eps_hw.core.bursts import BOUNDARY, COUNT_BITS, Bursts
+from relay_eps_hw.faults import Faults
+from tests.hw.formal.prove import past, prove
+
+
+class BurstsAreRight(Elaboratable):
+    """What is claimed of `Bursts`."""
+
+    def __init__(self, beat_bytes: int, limit: int, fault: str | None = None) -> None:
+        self.faults = None if fault is None else Faults()
+        self.fault = fault
+        self.dut = Bursts(beat_bytes, limit, faults=self.faults)
+        self.free = [self.dut.i.valid, self.dut.i.payload.as_value(), self.dut.o.ready]
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.dut = dut = self.dut
+        if self.faults is not None and self.fault is not None:
+            m.d.comb += self.faults.select.eq(self.faults.number(self.fault))
+        burst = dut.o.payload
+        taken = dut.i.valid & dut.i.ready
+        sent = dut.o.valid & dut.o.ready
+        # No section is empty, or ends beyond the last address.
+        section = dut.i.payload
+        end = section.place + section.beats
+        m.d.comb += Assume(~dut.i.valid | (section.beats.any() & (end <= 1 << len(section.place))))
+
+        # What was taken, and how much of it has been sent.
+        start, beats = Signal.like(section.place), Signal(COUNT_BITS)
+        done = Signal(COUNT_BITS)
+        with m.If(taken):
+            m.d.sync += [start.eq(section.place), beats.eq(section.beats), done.eq(0)]
+        with m.Elif(sent):
+            m.d.sync += done.eq(done + burst.beats)
+
+        # So many beats are left, and they begin where the last burst has ended.
+        m.d.comb += Assert(dut.left == beats - done)
+        m.d.comb += Assert(done <= beats)
+        # The section that the induction begins in is one that could have been taken.
+        m.d.comb += Assert(start + beats <= 1 << len(start))
+        with m.If(dut.o.valid):
+            m.d.comb += [
+                Assert(burst.place == start + done),
+                Assert(burst.beats.any()),
+                Assert(burst.beats <= dut.limit),
+                Assert(done + burst.beats <= beats),
+                Assert(burst.last == (done + burst.beats == beats)),
+            ]
+            row = (BOUNDARY // dut.beat_bytes).bit_length() - 1
+            final = burst.place + burst.beats - 1
+            m.d.comb += Assert(burst.place[row:] == final[row : len(burst.place)])
+        # A burst that waits stays as it is; a section enters when the last one's last burst leaves.
+        waited, payload = past(m, dut.o.valid & ~dut.o.ready), past(m, burst.as_value())
+        with m.If(waited):
+            m.d.comb += [Assert(dut.o.valid), Assert(burst.as_value() == payload)]
+        m.d.comb += Assert(dut.i.ready == (~dut.o.valid | dut.o.ready & burst.last))
+        return m
+
+
+@pytest.mark.parametrize(("beat_bytes", "limit"), [(8, 16), (8, 256), (64, 64)])
+def test_bursts_cover_a_section_once_and_cross_no_boundary(tmp_path: Path, beat_bytes: int, limit: int):
+    claim = BurstsAreRight(beat_bytes, limit)
+    outcome = prove(claim, claim.free, tmp_path, steps=2)
+    assert outcome.proved, outcome.log
+
+
+def fault_names() -> list[str]:
+    """The faults that `Bursts` has in it."""
+    faults = Faults()
+    Fragment.get(Bursts(8, 16, faults=faults), None)
+    return faults.names
+
+
+@pytest.mark.parametrize("fault", fault_names())
+def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str):
+    claim = BurstsAreRight(8, 16, fault)
+    assert prove(claim, claim.free, tmp_path, steps=5, refute=True).refuted
