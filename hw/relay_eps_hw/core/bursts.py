@@ -56,6 +56,17 @@ def burst_layout(beat_bytes: int, limit: int) -> data.StructLayout:
     return data.StructLayout({"place": place_bits(beat_bytes), "beats": limit.bit_length(), "last": 1})
 
 
+def fault_layout(streams: int, beat_bytes: int) -> data.StructLayout:
+    """The first fault that a port has met.
+
+    Fields:
+        found (1): there was one; it stays until reset.
+        number: the stream whose burst it was.
+        place: where that burst begins, in beats.
+    """
+    return data.StructLayout({"found": 1, "number": max(streams - 1, 1).bit_length(), "place": place_bits(beat_bytes)})
+
+
 class Bursts(wiring.Component):
     """The bursts of one section after another, a burst a clock, without a gap between sections.
 

@@ -9,20 +9,8 @@ from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core import axi
 from relay_eps_hw.core.arbiter import RoundRobin
-from relay_eps_hw.core.bursts import burst_layout, check_bursts
+from relay_eps_hw.core.bursts import burst_layout, check_bursts, fault_layout
 from relay_eps_hw.faults import Faults, fault
-
-
-def fault_layout(streams: int, beat_bytes: int, limit: int) -> data.StructLayout:
-    """The first fault that a port has met.
-
-    Fields:
-        found (1): there was one; it stays until reset.
-        number: the stream whose burst it was.
-        place: where that burst begins, in beats.
-    """
-    place = burst_layout(beat_bytes, limit)["place"].shape
-    return data.StructLayout({"found": 1, "number": max(streams - 1, 1).bit_length(), "place": place})
 
 
 class ReadPort(wiring.Component):
@@ -65,7 +53,7 @@ class ReadPort(wiring.Component):
                 "bus": Out(axi.read(8 * beat_bytes)),
                 "stop": In(1),
                 "idle": Out(1),
-                "fault": Out(fault_layout(streams, beat_bytes, limit)),
+                "fault": Out(fault_layout(streams, beat_bytes)),
             }
         )
 

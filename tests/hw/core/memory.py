@@ -1,4 +1,4 @@
-"""A memory behind the read channels of AXI4, in Amaranth's simulator; it minds the rules of the bus."""
+"""Memories behind the channels of AXI4, in Amaranth's simulator; they mind the rules of the bus."""
 
 from __future__ import annotations
 
@@ -70,3 +70,78 @@ class ReadMemory:
             if rvalid and rready:
                 waiting.popleft()
                 ctx.set(bus.rvalid, 0)
+
+
+@dataclass
+class WriteMemory:
+    """Takes writes, and answers each burst after ``latency`` clocks at least, in order, with random gaps.
+
+    Attributes:
+        bad: addresses of bursts that are answered with an error.
+        written: the bytes that were written, by address.
+        bursts: what has been written: address and beats.
+    """
+
+    beat_bytes: int
+    dice: random.Random
+    latency: int = 5
+    busy: float = 0.0
+    bad: frozenset[int] = frozenset()
+    written: dict[int, int] = field(default_factory=dict)
+    bursts: list[tuple[int, int]] = field(default_factory=list)
+
+    async def run(self, ctx: SimulatorContext, bus: Any) -> None:
+        """The process of the memory."""
+        addresses: deque[tuple[int, int]] = deque()
+        beats: deque[tuple[int, int, int]] = deque()
+        answers: deque[tuple[int, int]] = deque()
+        held: dict[str, tuple[int, ...] | None] = {"aw": None, "w": None}
+        payloads = {"aw": ("addr", "len", "size", "burst", "cache"), "w": ("data", "strb", "last")}
+        clock = 0
+        while True:
+            for channel in held:
+                ctx.set(getattr(bus, f"{channel}ready"), self.dice.random() >= self.busy)
+            if not ctx.get(bus.bvalid) and answers and answers[0][1] <= clock:
+                ctx.set(bus.bvalid, self.dice.random() >= self.busy)
+                ctx.set(bus.bresp, SLVERR if answers[0][0] in self.bad else OKAY)
+            _, _, *now = await ctx.tick().sample(
+                *(getattr(bus, name) for name in ("awvalid", "awready", "wvalid", "wready", "bvalid", "bready")),
+                *(getattr(bus, f"{channel}{name}") for channel, names in payloads.items() for name in names),
+            )
+            clock += 1
+            awvalid, awready, wvalid, wready, bvalid, bready = now[:6]
+            offers = {"aw": (awvalid, awready, tuple(now[6:11])), "w": (wvalid, wready, tuple(now[11:]))}
+            for channel, (valid, ready, payload) in offers.items():
+                if held[channel] is not None:
+                    assert (valid, payload) == (1, held[channel]), f"{channel} has to stay as it is until it is taken"
+                held[channel] = payload if valid and not ready else None
+            if awvalid and awready:
+                address, length, *fixed = offers["aw"][2]
+                assert (1 << fixed[0], *fixed[1:]) == (self.beat_bytes, INCREMENTING, CACHE)
+                assert address // 4096 == (address + (length + 1) * self.beat_bytes - 1) // 4096
+                addresses.append((address, length + 1))
+            if wvalid and wready:
+                beats.append(offers["w"][2])
+            self._write(addresses, beats, answers, clock)
+            if bvalid and bready:
+                answers.popleft()
+                ctx.set(bus.bvalid, 0)
+
+    def _write(
+        self,
+        addresses: deque[tuple[int, int]],
+        beats: deque[tuple[int, int, int]],
+        answers: deque[tuple[int, int]],
+        clock: int,
+    ) -> None:
+        """Write the first burst once its address and all its beats are there."""
+        while addresses and len(beats) >= addresses[0][1]:
+            address, count = addresses.popleft()
+            for beat in range(count):
+                data, strobes, last = beats.popleft()
+                assert last == (beat == count - 1), "last is on the last beat, and only there"
+                for byte in range(self.beat_bytes):
+                    if strobes >> byte & 1:
+                        self.written[address + beat * self.beat_bytes + byte] = data >> 8 * byte & 0xFF
+            self.bursts.append((address, count))
+            answers.append((address, clock + self.latency))
