@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Module, Signal
+from amaranth.hdl import Const, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core import axi
-from relay_eps_hw.core.arbiter import RoundRobin
+from relay_eps_hw.core.addresses import Addresses, connect
 from relay_eps_hw.core.bursts import burst_layout, check_bursts, fault_layout
 from relay_eps_hw.faults import Faults, fault
 
@@ -60,41 +60,18 @@ class ReadPort(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         bus = self.bus
-        m.submodules.turns = turns = RoundRobin(self.streams)
+        m.submodules.addresses = asked = Addresses(self.streams, self.beat_bytes, self.limit)
         burst = data.StructLayout({"number": len(self.fault.number), "place": len(self.fault.place)})
         m.submodules.under_way = queue = SyncFIFOBuffered(width=burst.size, depth=self.outstanding)
         head = data.View(burst, queue.r_data)
 
-        # An address waits in a register until it is taken; the next one may enter as it goes.
-        free = ~bus.arvalid | bus.arready
         stopped = self.stop | fault(self.faults, "read.goes-on-after-an-error", self.fault.found, Const(0))
-        enters = Signal()
-        m.d.comb += [
-            turns.asks.eq(Cat(request.valid for request in self.requests)),
-            enters.eq(free & queue.w_rdy & turns.asks.any() & ~stopped),
-            turns.served.eq(enters),
-            queue.w_en.eq(enters),
-            *(request.ready.eq(enters & turns.chosen[number]) for number, request in enumerate(self.requests)),
-        ]
-        asked = Array(request.payload for request in self.requests)[turns.number]
+        connect(m, asked, self, "ar", queue.w_rdy & ~stopped)
         entry = data.View(burst, queue.w_data)
-        m.d.comb += [
-            entry.number.eq(turns.number),
-            entry.place.eq(asked.place),
-            *axi.constants(bus, "ar", self.beat_bytes),
-        ]
-        with m.If(enters):
-            below = len(bus.araddr) - len(asked.place)
-            m.d.sync += [
-                bus.arvalid.eq(1),
-                bus.araddr.eq(Cat(Const(0, below), asked.place)),
-                bus.arlen.eq(asked.beats - 1),
-            ]
-        with m.Elif(bus.arready):
-            m.d.sync += bus.arvalid.eq(0)
+        m.d.comb += [queue.w_en.eq(asked.enters), entry.number.eq(asked.number), entry.place.eq(asked.burst.place)]
 
         taken = Signal()
-        owner = fault(self.faults, "read.wrong-owner", head.number, turns.number)
+        owner = fault(self.faults, "read.wrong-owner", head.number, asked.number)
         m.d.comb += [
             bus.rready.eq(queue.r_rdy),
             taken.eq(bus.rvalid & bus.rready),

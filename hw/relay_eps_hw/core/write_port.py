@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Module, Signal
+from amaranth.hdl import Const, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core import axi
-from relay_eps_hw.core.arbiter import RoundRobin
+from relay_eps_hw.core.addresses import Addresses, connect
 from relay_eps_hw.core.bursts import burst_layout, check_bursts, fault_layout
 from relay_eps_hw.core.write_data import WriteData, beat_layout, burst_data_layout
 from relay_eps_hw.faults import Faults, fault
@@ -62,39 +62,18 @@ class WritePort(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        bus = self.bus
-        m.submodules.turns = turns = RoundRobin(self.streams)
+        m.submodules.addresses = asked = Addresses(self.streams, self.beat_bytes, self.limit)
         to_send = burst_data_layout(self.streams, self.limit)
         m.submodules.to_send = unsent = SyncFIFOBuffered(width=to_send.size, depth=self.outstanding)
         under_way = data.StructLayout({**to_send.members, "place": len(self.fault.place)})
         m.submodules.under_way = queue = SyncFIFOBuffered(width=under_way.size, depth=self.outstanding)
 
-        # An address waits in a register until it is taken; the next one may enter as it goes.
-        free = ~bus.awvalid | bus.awready
         stopped = self.stop | fault(self.faults, "write.goes-on-after-an-error", self.fault.found, Const(0))
-        enters = Signal()
-        m.d.comb += [
-            turns.asks.eq(Cat(request.valid for request in self.requests)),
-            enters.eq(free & queue.w_rdy & unsent.w_rdy & turns.asks.any() & ~stopped),
-            turns.served.eq(enters),
-            queue.w_en.eq(enters),
-            unsent.w_en.eq(enters),
-            *(request.ready.eq(enters & turns.chosen[number]) for number, request in enumerate(self.requests)),
-        ]
-        asked = Array(request.payload for request in self.requests)[turns.number]
-        m.d.comb += axi.constants(bus, "aw", self.beat_bytes)
+        connect(m, asked, self, "aw", queue.w_rdy & unsent.w_rdy & ~stopped)
+        m.d.comb += [queue.w_en.eq(asked.enters), unsent.w_en.eq(asked.enters)]
         for entry in (data.View(to_send, unsent.w_data), data.View(under_way, queue.w_data)):
-            m.d.comb += [entry.number.eq(turns.number), entry.beats.eq(asked.beats)]
-        m.d.comb += data.View(under_way, queue.w_data).place.eq(asked.place)
-        with m.If(enters):
-            below = len(bus.awaddr) - len(asked.place)
-            m.d.sync += [
-                bus.awvalid.eq(1),
-                bus.awaddr.eq(Cat(Const(0, below), asked.place)),
-                bus.awlen.eq(asked.beats - 1),
-            ]
-        with m.Elif(bus.awready):
-            m.d.sync += bus.awvalid.eq(0)
+            m.d.comb += [entry.number.eq(asked.number), entry.beats.eq(asked.burst.beats)]
+        m.d.comb += data.View(under_way, queue.w_data).place.eq(asked.burst.place)
         self._send(m, unsent)
         self._responses(m, queue, data.View(under_way, queue.r_data))
         return m
