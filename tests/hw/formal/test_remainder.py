@@ -15,6 +15,7 @@ The logic is that of the units, at the widths of fp32.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def put_right(remainder: Value, divisor: Value) -> Value:
     return remainder + Mux(remainder < 0, divisor, 0)
 
 
-class Claim(Elaboratable):
+class Claim(Elaboratable, ABC):
     """Something claimed of one digit; ``free`` are its operands."""
 
     free: Sequence[Signal]
@@ -47,9 +48,9 @@ class Claim(Elaboratable):
         m.d.comb += self.claim(Pipeline(m, Const(1), (1,), 1))
         return m
 
+    @abstractmethod
     def claim(self, p: Pipeline) -> list[Any]:
         """What is taken to be so, and what is then claimed."""
-        raise NotImplementedError
 
 
 class DivideFirst(Claim):
