@@ -140,6 +140,7 @@ class State(IntEnum):
     DONE = 1
     FAULTED = 2
     NOT_RUN = 3
+    CUT_SHORT = 4
 
 
 class Fault(IntEnum):
@@ -157,3 +158,4 @@ class Fault(IntEnum):
     FORMAT = 9
     RESET = 10
     DEAD_PORT = 11
+    ADDRESS = 12

@@ -44,7 +44,8 @@ class State(Code):
     PENDING = 0, "Never in a record the core has written: what the host clears records to."
     DONE = 1, "All of its writes have their responses."
     FAULTED = 2, "A fault was found in it; the record says which."
-    NOT_RUN = 3, "An earlier descriptor had a fault; this one has written nothing."
+    NOT_RUN = 3, "A fault elsewhere in the batch; this one has written nothing."
+    CUT_SHORT = 4, "A fault elsewhere in the batch ended it after it had begun to write."
 
 
 class Fault(Code):
@@ -58,10 +59,11 @@ class Fault(Code):
         "A slave has not answered; its port is dead until the device is reset with its interconnect.",
     )
     OPCODE = 4, "No operation has this number, or a reserved bit of the descriptor is set."
-    LENGTH = 5, "The length is 0, or more elements than a section may have."
-    ALIGNMENT = 6, "A section does not start on 64 bytes."
-    OVERLAP = 7, "A section overlaps another one of this or of an earlier descriptor in part."
+    LENGTH = 5, "The length is 0, or more elements than a section may have; or so for the count of a batch."
+    ALIGNMENT = 6, "A section, the batch or its records do not start on 64 bytes."
+    OVERLAP = 7, "A section overlaps another one of its descriptor, or in part one of an earlier descriptor."
     SCALAR = 8, "A scalar is infinite, NaN, subnormal, -0, or negative where it must not be."
     FORMAT = 9, "A format has no such number."
     RESET = 10, "The host asked for a soft reset."
     DEAD_PORT = 11, "The port is dead since an earlier batch."
+    ADDRESS = 12, "A section, the batch or its records go beyond the addresses that the ports have."

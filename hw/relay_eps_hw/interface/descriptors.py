@@ -7,6 +7,9 @@ from relay_eps_hw.interface.layout import Field, Layout, Place
 #: The streams of the core, in the order of their addresses and of their ports; what each is read and written for
 #: depends on the operation.
 STREAMS = ("g", "m", "v", "p", "wire")
+#: What can meet a fault, by the number that records and registers give it: a stream, or what the core reads and writes
+#: for itself.
+SOURCES = (*STREAMS, "descriptors", "records")
 #: The scalars of an operation, in the order of the arithmetic, as the lanes have them.
 SCALARS = ("scale", "b1", "c1", "b2", "c2", "r2", "eps", "k", "s")
 #: Every section, descriptor and record starts on so many bytes.
@@ -39,7 +42,7 @@ DESCRIPTOR = Layout(
             ),
         ),
         Place("tag", 0x04, "Anything; it comes back in the record."),
-        Place("length", 0x08, f"Elements, 1 to {LONGEST:,}."),
+        Place("length", 0x08, f"Elements, 1 to {LONGEST:,}; words of 32 bits of a copy, a fill and an identify."),
         Place("pattern", 0x0C, "What a fill writes."),
         *(Place(f"{name}_address", 0x10 + 8 * number, _MEANING[name], words=2) for number, name in enumerate(STREAMS)),
         *(Place(name, 0x40 + 4 * number, "A scalar: fp32 bits.") for number, name in enumerate(SCALARS)),
@@ -60,16 +63,16 @@ RECORD = Layout(
                 Field("fault", 8, 8, "A fault's number; 0 for none."),
                 Field("nonfinite", 16, 1, "A gradient was infinite or NaN."),
                 Field("wrote", 17, 1, "A write was issued: after a fault the layer is damaged."),
-                Field("stream", 20, 3, "After a fault, the stream that met it, in the order of the addresses."),
+                Field("stream", 20, 3, f"After a fault, what met it, from 0: {', '.join(SOURCES)}."),
             ),
         ),
-        Place("tag", 0x04, "As the descriptor has it."),
+        Place("tag", 0x04, "As the descriptor has it; 0 where it was not read, because of a fault before it."),
         Place("number", 0x08, "The descriptor's place in its batch, from 0."),
         Place("fault_address", 0x10, "After a fault, where, in bytes.", words=2),
         *(
             Place(f"{name}_acknowledged", 0x20 + 4 * number, f"Elements of {name} whose writes have their responses.")
             for number, name in enumerate(("m", "v", "p", "wire"))
         ),
-        Place("clocks", 0x30, "From its first read to its last response; stays at the largest number."),
+        Place("clocks", 0x30, "From when it could begin to its last response; stays at the largest number."),
     ),
 )

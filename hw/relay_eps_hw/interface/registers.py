@@ -124,7 +124,7 @@ _STATUS = (
         "The first fault since the last start.",
         fields=(
             Field("fault", 0, 8, "A fault's number; 0 for none."),
-            Field("stream", 8, 3, "The stream that met it."),
+            Field("stream", 8, 3, "What met it, as in a record."),
             Field("dead_ports", 16, 5, "Ports whose slave has not answered: a bit each."),
         ),
     ),
