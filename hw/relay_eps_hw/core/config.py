@@ -1,0 +1,71 @@
+"""What a core is built with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay_eps_hw.core.bursts import check_bursts
+from relay_eps_hw.interface.descriptors import STREAMS
+from relay_eps_hw.lane.beat import LANE_COUNTS
+
+#: Which port each of `STREAMS` is on, by the number of ports. Descriptors and records are on port 0.
+ARRANGEMENTS = {
+    1: (0, 0, 0, 0, 0),
+    2: (0, 0, 1, 1, 0),
+    4: (0, 1, 2, 3, 0),
+    5: (0, 1, 2, 3, 4),
+}
+#: Descriptors that can be in the pipeline at once.
+SLOTS = 4
+
+
+@dataclass(frozen=True)
+class CoreConfig:
+    """A core's size and what it is connected to; ValueError, with what is possible, for what does not work together.
+
+    Attributes:
+        lanes: 1, 2, 4, 8 or 16.
+        ports: AXI ports: 1 for all streams, 2 (g, m and wire; v and p), 4 (g and wire; m; v; p) or 5, one a stream.
+        beat_bytes: bytes of a beat of a port, 8 to 64.
+        burst_beats: the longest burst; 16 is what Zynq's ports take.
+        address_bits: of the ports, 32 to 64. Sections beyond are refused.
+        latency: clocks from an address to its data that the queues cover without a gap.
+        timeout: clocks without an answer, a power of two, after which a port is dead.
+        build_id: any 64 bits, that the host finds in a register.
+    """
+
+    lanes: int
+    ports: int
+    beat_bytes: int
+    burst_beats: int = 16
+    address_bits: int = 64
+    latency: int = 128
+    timeout: int = 1 << 20
+    build_id: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.lanes) is not int or self.lanes not in LANE_COUNTS:
+            allowed = ", ".join(map(str, LANE_COUNTS))
+            raise ValueError(f"{self.lanes!r} lanes are not supported: use one of {allowed}")
+        if type(self.ports) is not int or self.ports not in ARRANGEMENTS:
+            allowed = ", ".join(map(str, ARRANGEMENTS))
+            raise ValueError(f"{self.ports!r} ports are not supported: use one of {allowed}")
+        check_bursts(self.beat_bytes, self.burst_beats)
+        _check_range("address_bits", self.address_bits, 32, 64)
+        _check_range("latency", self.latency, 1, 4096)
+        _check_range("build_id", self.build_id, 0, (1 << 64) - 1)
+        _check_range("timeout", self.timeout, 1 << 6, 1 << 30)
+        if self.timeout & (self.timeout - 1):
+            raise ValueError(f"timeout = {self.timeout} is not supported: use a power of two")
+        if self.timeout < 2 * self.latency:
+            raise ValueError(f"timeout = {self.timeout} is near the latency of {self.latency} clocks: use a longer one")
+
+    @property
+    def port_of(self) -> dict[str, int]:
+        """The port of each stream."""
+        return dict(zip(STREAMS, ARRANGEMENTS[self.ports], strict=True))
+
+
+def _check_range(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} = {value!r} is not supported: use {least} to {most}")
