@@ -8,31 +8,31 @@ from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core import axi
 from relay_eps_hw.core.arbiter import RoundRobin
-from relay_eps_hw.core.bursts import burst_layout
+from relay_eps_hw.core.shape import ADDRESS_BITS, Shape
 
 
 class Addresses(wiring.Component):
     """Takes bursts of several streams, round robin, and holds each address until it is taken; one may enter a clock.
 
     Ports:
-        requests (in, streams of `burst_layout`): by stream.
-        allowed (in, 1): a burst may enter.
+        requests (in, streams of `Shape.burst`): by stream.
+        allowed (in, streams): whose bursts may enter.
         enters (out, 1): one does, in this clock; ``number`` is its stream, ``burst`` what it is.
         valid, ready, address, length: the channel, as AXI4 has it.
     """
 
-    def __init__(self, streams: int, beat_bytes: int, limit: int) -> None:
-        burst = burst_layout(beat_bytes, limit)
+    def __init__(self, streams: int, shape: Shape) -> None:
+        self.shape = shape
         super().__init__(
             {
-                "requests": In(stream.Signature(burst)).array(streams),
-                "allowed": In(1),
+                "requests": In(stream.Signature(shape.burst)).array(streams),
+                "allowed": In(streams),
                 "enters": Out(1),
                 "number": Out(range(streams)),
-                "burst": Out(burst),
+                "burst": Out(shape.burst),
                 "valid": Out(1),
                 "ready": In(1),
-                "address": Out(64),
+                "address": Out(ADDRESS_BITS),
                 "length": Out(8),
             }
         )
@@ -42,18 +42,17 @@ class Addresses(wiring.Component):
         m.submodules.turns = turns = RoundRobin(len(self.requests))
         free = ~self.valid | self.ready
         m.d.comb += [
-            turns.asks.eq(Cat(request.valid for request in self.requests)),
-            self.enters.eq(free & turns.asks.any() & self.allowed),
+            turns.asks.eq(Cat(request.valid for request in self.requests) & self.allowed),
+            self.enters.eq(free & turns.asks.any()),
             turns.served.eq(self.enters),
             self.number.eq(turns.number),
             self.burst.eq(Array(request.payload for request in self.requests)[turns.number]),
             *(request.ready.eq(self.enters & turns.chosen[number]) for number, request in enumerate(self.requests)),
         ]
         with m.If(self.enters):
-            below = len(self.address) - len(self.burst.place)
             m.d.sync += [
                 self.valid.eq(1),
-                self.address.eq(Cat(Const(0, below), self.burst.place)),
+                self.address.eq(Cat(Const(0, self.shape.below), self.burst.place)),
                 self.length.eq(self.burst.beats - 1),
             ]
         with m.Elif(self.ready):
@@ -71,5 +70,5 @@ def connect(m: Module, addresses: Addresses, port: wiring.Component, prefix: str
         getattr(port.bus, f"{prefix}valid").eq(addresses.valid),
         getattr(port.bus, f"{prefix}addr").eq(addresses.address),
         getattr(port.bus, f"{prefix}len").eq(addresses.length),
-        *axi.constants(port.bus, prefix, port.beat_bytes),
+        *axi.constants(port.bus, prefix, addresses.shape.beat_bytes),
     ]

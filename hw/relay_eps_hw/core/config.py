@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relay_eps_hw.core.bursts import check_bursts
+from relay_eps_hw.core.shape import Shape
 from relay_eps_hw.interface.descriptors import STREAMS
 from relay_eps_hw.lane.beat import LANE_COUNTS
 
@@ -15,8 +15,6 @@ ARRANGEMENTS = {
     4: (0, 1, 2, 3, 0),
     5: (0, 1, 2, 3, 4),
 }
-#: Descriptors that can be in the pipeline at once.
-SLOTS = 4
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class CoreConfig:
         if type(self.ports) is not int or self.ports not in ARRANGEMENTS:
             allowed = ", ".join(map(str, ARRANGEMENTS))
             raise ValueError(f"{self.ports!r} ports are not supported: use one of {allowed}")
-        check_bursts(self.beat_bytes, self.burst_beats)
         _check_range("address_bits", self.address_bits, 32, 64)
+        self.shape
         _check_range("latency", self.latency, 1, 4096)
         _check_range("build_id", self.build_id, 0, (1 << 64) - 1)
         _check_range("timeout", self.timeout, 1 << 6, 1 << 30)
@@ -59,6 +57,11 @@ class CoreConfig:
             raise ValueError(f"timeout = {self.timeout} is not supported: use a power of two")
         if self.timeout < 2 * self.latency:
             raise ValueError(f"timeout = {self.timeout} is near the latency of {self.latency} clocks: use a longer one")
+
+    @property
+    def shape(self) -> Shape:
+        """Of the ports."""
+        return Shape(self.beat_bytes, self.burst_beats, self.address_bits)
 
     @property
     def port_of(self) -> dict[str, int]:

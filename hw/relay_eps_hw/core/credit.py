@@ -9,7 +9,7 @@ from amaranth.hdl import Module, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.bursts import burst_layout, check_bursts
+from relay_eps_hw.core.shape import Shape
 from relay_eps_hw.faults import Faults, fault
 
 
@@ -17,27 +17,27 @@ class Credit(wiring.Component):
     """Lets bursts pass for which there is credit, in their order; each takes as much as it has beats.
 
     Ports:
-        i, o (streams of `burst_layout`): a burst passes at once, or waits.
+        i, o (streams of `Shape.burst`): a burst passes at once, or waits.
         more (in, 1): one beat of credit comes.
 
     Attributes:
         credit: beats of it.
 
     Args:
-        beat_bytes, limit: as for `Bursts`.
         rows: the beats of the queue behind the stream; ValueError unless it holds the longest burst.
         first: the credit at reset.
     """
 
-    def __init__(self, beat_bytes: int, limit: int, rows: int, *, first: int, faults: Faults | None = None) -> None:
-        check_bursts(beat_bytes, limit)
-        if rows < limit:
-            raise ValueError(f"a queue of {rows} beats never holds a burst of {limit}: use {limit} or more")
+    def __init__(self, shape: Shape, rows: int, *, first: int, faults: Faults | None = None) -> None:
+        if rows < shape.limit:
+            raise ValueError(
+                f"a queue of {rows} beats never holds a burst of {shape.limit}: use {shape.limit} or more"
+            )
         self.rows = rows
-        self.limit = limit
+        self.limit = shape.limit
         self.faults = faults
         self.credit = Signal(range(rows + 1), init=first)
-        bursts = stream.Signature(burst_layout(beat_bytes, limit))
+        bursts = stream.Signature(shape.burst)
         super().__init__({"i": In(bursts), "o": Out(bursts), "more": In(1)})
 
     def elaborate(self, platform: object) -> Module:
@@ -58,11 +58,11 @@ class Credit(wiring.Component):
         return m
 
 
-def read_credit(beat_bytes: int, limit: int, rows: int, *, faults: Faults | None = None) -> Credit:
+def read_credit(shape: Shape, rows: int, *, faults: Faults | None = None) -> Credit:
     """For reads into a queue of ``rows`` beats: ``more`` is a beat that leaves the queue."""
-    return Credit(beat_bytes, limit, rows, first=rows, faults=faults)
+    return Credit(shape, rows, first=rows, faults=faults)
 
 
-def write_credit(beat_bytes: int, limit: int, rows: int, *, faults: Faults | None = None) -> Credit:
+def write_credit(shape: Shape, rows: int, *, faults: Faults | None = None) -> Credit:
     """For writes out of a queue of ``rows`` beats: ``more`` is a beat that enters the queue."""
-    return Credit(beat_bytes, limit, rows, first=0, faults=faults)
+    return Credit(shape, rows, first=0, faults=faults)

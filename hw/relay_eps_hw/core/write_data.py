@@ -34,7 +34,8 @@ class WriteData(wiring.Component):
     Ports:
         bursts (in, stream of `burst_data_layout`): in the order of their addresses; one goes with its last beat.
         beats (in, streams of `beat_layout`): by stream.
-        void (in, 1): beats go out without strobes: nothing is written any more.
+        void (in, streams): beats of this stream's bursts go out without strobes, whether their data is there or not;
+            none is taken.
         o (out, stream): data, strobes and last (1).
     """
 
@@ -49,7 +50,7 @@ class WriteData(wiring.Component):
             {
                 "bursts": In(stream.Signature(burst_data_layout(streams, limit))),
                 "beats": In(stream.Signature(beat)).array(streams),
-                "void": In(1),
+                "void": In(streams),
                 "o": Out(stream.Signature(data.StructLayout({**beat.members, "last": 1}))),
             }
         )
@@ -57,23 +58,23 @@ class WriteData(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         burst = self.bursts.payload
-        free, enters, last = Signal(), Signal(), Signal()
+        free, enters, last, void = Signal(), Signal(), Signal(), Signal()
         chosen = Array(beats.payload for beats in self.beats)[burst.number]
         there = Array(beats.valid for beats in self.beats)[burst.number]
         ends = self.taken + 1 == burst.beats
         m.d.comb += [
+            void.eq(self.void.bit_select(burst.number, 1)),
             free.eq(~self.o.valid | self.o.ready),
             last.eq(fault(self.faults, "write.last-a-beat-late", ends, self.taken == burst.beats)),
-            enters.eq(self.bursts.valid & there & free),
+            enters.eq(self.bursts.valid & (there | void) & free),
             self.bursts.ready.eq(enters & last),
-            *(beats.ready.eq(enters & (burst.number == number)) for number, beats in enumerate(self.beats)),
+            *(beats.ready.eq(enters & ~void & (burst.number == number)) for number, beats in enumerate(self.beats)),
         ]
-        strobes = chosen.strobes & ~self.void.replicate(len(chosen.strobes))
         with m.If(enters):
             m.d.sync += [
                 self.o.valid.eq(1),
                 self.o.payload.data.eq(chosen.data),
-                self.o.payload.strobes.eq(strobes),
+                self.o.payload.strobes.eq(chosen.strobes & ~void.replicate(len(chosen.strobes))),
                 self.o.payload.last.eq(last),
                 self.taken.eq(self.taken + 1),
             ]

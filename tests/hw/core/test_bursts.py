@@ -7,7 +7,8 @@ import random
 import pytest
 from amaranth.sim import Simulator, SimulatorContext
 
-from relay_eps_hw.core.bursts import BEAT_BYTES, BOUNDARY, Bursts
+from relay_eps_hw.core.bursts import Bursts
+from relay_eps_hw.core.shape import BEAT_BYTES, BOUNDARY, Shape
 
 Section = tuple[int, int]
 Burst = tuple[int, int, int]
@@ -71,7 +72,7 @@ def sections_about(dice: random.Random, limit: int, boundary: int) -> list[Secti
 def test_bursts_cover_each_section_once_in_order(seed: int, beat_bytes: int, limit: int, late: float):
     dice = random.Random(seed)
     sections = sections_about(dice, limit, BOUNDARY // beat_bytes)
-    bursts, _ = run(Bursts(beat_bytes, limit), sections, dice, late=late)
+    bursts, _ = run(Bursts(Shape(beat_bytes, limit)), sections, dice, late=late)
     assert bursts == expected(sections, limit)
     for place, beats, _ in bursts:
         first, last = place * beat_bytes, (place + beats) * beat_bytes - 1
@@ -81,12 +82,12 @@ def test_bursts_cover_each_section_once_in_order(seed: int, beat_bytes: int, lim
 def test_there_is_a_burst_in_every_clock_whatever_the_sections(seed: int):
     dice = random.Random(seed)
     sections = [(dice.randrange(1000), dice.randrange(1, 40)) for _ in range(60)]
-    bursts, clocks = run(Bursts(8, 16), sections, dice, late=0)
+    bursts, clocks = run(Bursts(Shape(8, 16)), sections, dice, late=0)
     assert clocks == len(bursts) + 1, "one for the first section to enter"
 
 
 def test_the_largest_section_at_the_end_of_the_addresses_begins_as_it_should(seed: int):
-    unit = Bursts(8, 256)
+    unit = Bursts(Shape(8, 256))
     dice = random.Random(seed)
     place = (1 << 61) - 3
     assert run(unit, [(place, 3)], dice, late=0)[0] == [(place, 3, 1)]
@@ -95,7 +96,7 @@ def test_the_largest_section_at_the_end_of_the_addresses_begins_as_it_should(see
 @pytest.mark.parametrize("beat_bytes", [0, 4, 7, 12, 128, "8"])
 def test_beats_that_no_port_has_are_refused(beat_bytes: int):
     with pytest.raises(ValueError, match=f"use one of {', '.join(map(str, BEAT_BYTES))}"):
-        Bursts(beat_bytes, 16)
+        Shape(beat_bytes, 16)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +104,4 @@ def test_beats_that_no_port_has_are_refused(beat_bytes: int):
 )
 def test_bursts_that_axi_does_not_have_are_refused(beat_bytes: int, limit: int, most: int):
     with pytest.raises(ValueError, match=f"use a power of two from 1 to {most}"):
-        Bursts(beat_bytes, limit)
+        Shape(beat_bytes, limit)

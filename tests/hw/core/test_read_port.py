@@ -8,6 +8,7 @@ import pytest
 from amaranth.sim import Simulator, SimulatorContext
 
 from relay_eps_hw.core.read_port import ReadPort
+from relay_eps_hw.core.shape import Shape
 from tests.hw.core.memory import ReadMemory, content
 
 LIMIT = 8
@@ -94,7 +95,7 @@ def test_each_stream_gets_the_beats_it_asked_for_in_order(seed: int, streams: in
     dice = random.Random(seed)
     wanted = [bursts(dice, 25) for _ in range(streams)]
     memory = ReadMemory(BEAT, dice, latency=dice.randrange(1, 12), busy=busy)
-    got, said, _ = run(ReadPort(streams, BEAT, LIMIT, outstanding=4), wanted, memory, late=late)
+    got, said, _ = run(ReadPort(streams, Shape(BEAT, LIMIT), outstanding=4), wanted, memory, late=late)
     assert got == [beats_of(asked) for asked in wanted]
     assert said["idle"]
     assert not said["found"]
@@ -105,7 +106,7 @@ def test_beats_follow_each_other_without_a_gap_where_enough_bursts_are_outstandi
     latency = 40
     wanted = [[(LIMIT * dice.randrange(1000), LIMIT) for _ in range(30)]]
     memory = ReadMemory(BEAT, dice, latency=latency)
-    got, _, last = run(ReadPort(1, BEAT, LIMIT, outstanding=8), wanted, memory, clocks=400)
+    got, _, last = run(ReadPort(1, Shape(BEAT, LIMIT), outstanding=8), wanted, memory, clocks=400)
     assert len(got[0]) == 30 * LIMIT
     assert last < latency + 30 * LIMIT + 8
 
@@ -114,7 +115,7 @@ def test_streams_take_turns(seed: int):
     dice = random.Random(seed)
     wanted = [[(LIMIT * (1000 * number + k), 1) for k in range(20)] for number in range(3)]
     memory = ReadMemory(BEAT, dice)
-    run(ReadPort(3, BEAT, LIMIT, outstanding=16), wanted, memory)
+    run(ReadPort(3, Shape(BEAT, LIMIT), outstanding=16), wanted, memory)
     owners = [address // (BEAT * LIMIT * 1000) for address, _ in memory.asked]
     # A stream needs a clock to ask again: at worst the others go first once more.
     assert all(set(owners[at : at + 4]) == {0, 1, 2} for at in range(0, 50, 3))
@@ -125,7 +126,7 @@ def test_after_an_error_nothing_more_is_asked_for_and_all_that_was_is_taken(seed
     wanted = [bursts(dice, 40) for _ in range(2)]
     place, _ = wanted[1][10]
     memory = ReadMemory(BEAT, dice, bad=frozenset({place * BEAT}))
-    got, said, _ = run(ReadPort(2, BEAT, LIMIT, outstanding=4), wanted, memory)
+    got, said, _ = run(ReadPort(2, Shape(BEAT, LIMIT), outstanding=4), wanted, memory)
     assert (said["found"], said["number"], said["place"]) == (1, 1, place)
     assert said["idle"], "what was outstanding has been taken"
     assert len(memory.asked) < 80
@@ -136,7 +137,7 @@ def test_a_port_that_is_stopped_comes_to_rest(seed: int):
     dice = random.Random(seed)
     wanted = [bursts(dice, 40) for _ in range(2)]
     memory = ReadMemory(BEAT, dice)
-    got, said, _ = run(ReadPort(2, BEAT, LIMIT, outstanding=4), wanted, memory, stop_at=50)
+    got, said, _ = run(ReadPort(2, Shape(BEAT, LIMIT), outstanding=4), wanted, memory, stop_at=50)
     assert said["idle"]
     assert not said["found"]
     assert 0 < len(memory.asked) < 80
@@ -146,4 +147,4 @@ def test_a_port_that_is_stopped_comes_to_rest(seed: int):
 @pytest.mark.parametrize("outstanding", [0, -1])
 def test_less_than_one_burst_at_once_is_refused(outstanding: int):
     with pytest.raises(ValueError, match="use 1 or more"):
-        ReadPort(1, BEAT, LIMIT, outstanding=outstanding)
+        ReadPort(1, Shape(BEAT, LIMIT), outstanding=outstanding)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from amaranth.hdl import Assert, Assume, Elaboratable, Fragment, Module, Signal
 
-from relay_eps_hw.core.bursts import BOUNDARY, COUNT_BITS, Bursts
+from relay_eps_hw.core.bursts import Bursts
+from relay_eps_hw.core.shape import BOUNDARY, COUNT_BITS, Shape
 from relay_eps_hw.faults import Faults
 from tests.hw.formal.prove import past, prove
 
@@ -18,7 +19,8 @@ class BurstsAreRight(Elaboratable):
     def __init__(self, beat_bytes: int, limit: int, fault: str | None = None) -> None:
         self.faults = None if fault is None else Faults()
         self.fault = fault
-        self.dut = Bursts(beat_bytes, limit, faults=self.faults)
+        self.beat_bytes = beat_bytes
+        self.dut = Bursts(Shape(beat_bytes, limit), faults=self.faults)
         self.free = [self.dut.i.valid, self.dut.i.payload.as_value(), self.dut.o.ready]
 
     def elaborate(self, platform: object) -> Module:
@@ -55,7 +57,7 @@ class BurstsAreRight(Elaboratable):
                 Assert(done + burst.beats <= beats),
                 Assert(burst.last == (done + burst.beats == beats)),
             ]
-            row = (BOUNDARY // dut.beat_bytes).bit_length() - 1
+            row = (BOUNDARY // self.beat_bytes).bit_length() - 1
             final = burst.place + burst.beats - 1
             m.d.comb += Assert(burst.place[row:] == final[row : len(burst.place)])
         # A burst that waits stays as it is; a section enters when the last one's last burst leaves.
@@ -76,7 +78,7 @@ def test_bursts_cover_a_section_once_and_cross_no_boundary(tmp_path: Path, beat_
 def fault_names() -> list[str]:
     """The faults that `Bursts` has in it."""
     faults = Faults()
-    Fragment.get(Bursts(8, 16, faults=faults), None)
+    Fragment.get(Bursts(Shape(8, 16), faults=faults), None)
     return faults.names
 
 

@@ -11,6 +11,7 @@ import pytest
 from amaranth.hdl import Assert, Assume, Elaboratable, Fragment, Module, Signal
 
 from relay_eps_hw.core.credit import Credit, read_credit, write_credit
+from relay_eps_hw.core.shape import Shape
 from relay_eps_hw.faults import Faults
 from tests.hw.formal.prove import past, prove
 
@@ -25,7 +26,7 @@ class CreditIsRight(Elaboratable):
         self.fault = fault
         self.reads = reads
         make = read_credit if reads else write_credit
-        self.dut: Credit = make(8, LIMIT, ROWS, faults=self.faults)
+        self.dut: Credit = make(Shape(8, LIMIT), ROWS, faults=self.faults)
         #: A beat comes from the slave or the lanes; one goes on to the lanes or the slave.
         self.comes, self.goes = Signal(), Signal()
         self.free = [self.dut.i.valid, self.dut.i.payload.as_value(), self.dut.o.ready, self.comes, self.goes]
@@ -98,7 +99,7 @@ def test_an_address_is_asked_for_only_with_credit(tmp_path: Path, reads: bool):
 def fault_names() -> list[str]:
     """The faults that `Credit` has in it."""
     faults = Faults()
-    Fragment.get(read_credit(8, LIMIT, ROWS, faults=faults), None)
+    Fragment.get(read_credit(Shape(8, LIMIT), ROWS, faults=faults), None)
     return faults.names
 
 
@@ -111,4 +112,4 @@ def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str, reads: bool):
 
 def test_a_queue_that_never_holds_a_burst_is_refused():
     with pytest.raises(ValueError, match="a queue of 15 beats never holds a burst of 16: use 16 or more"):
-        read_credit(8, 16, 15)
+        read_credit(Shape(8, 16), 15)
