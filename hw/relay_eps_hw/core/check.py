@@ -237,13 +237,13 @@ class Check(wiring.Component):
             for pair in range(PAIRS):
                 with m.Case(_word(SCALARS[2 * pair])):
                     m.d.comb += self.scalars_write[pair].eq(1)
+                    if reserved[_word(SCALARS[2 * pair])]:
+                        self._reserved(m, word, reserved[_word(SCALARS[2 * pair])])
                     for half, name in zip((low, high), SCALARS[2 * pair : 2 * pair + 2], strict=False):
                         bad = scalar_is_bad(half, may_be_negative=name in SIGNED)
                         self._fault(
                             m, fault(self.faults, f"check.any-{name}", bad, Const(0, 1)), Fault.SCALAR, DESCRIPTORS
                         )
-                    if reserved[_word(SCALARS[2 * pair])]:
-                        self._reserved(m, word, reserved[_word(SCALARS[2 * pair])])
             with m.Default():
                 self._reserved(m, word, (1 << WORD_BITS) - 1)
 
@@ -267,6 +267,7 @@ class Check(wiring.Component):
         offset = Signal(30, name=f"{name}_offset")
         m.d.comb += offset.eq(Mux(self._is_half(Const(number, STREAM_BITS)), self._less >> 5, self._less >> 4))
         last = Signal(blocks + 1, name=f"{name}_last")
+        is_written = Const(1, 1) if name == "wire" else writes[WRITES.index(name)] if name in WRITES else Const(0, 1)
         m.d.comb += [
             last.eq(first + offset),
             table.write.eq(1),
@@ -274,7 +275,7 @@ class Check(wiring.Component):
             table.entry.first.eq(first),
             table.entry.last.eq(last),
             table.entry.used.eq(is_used),
-            table.entry.written.eq(is_used & (writes[WRITES.index(name)] if name in WRITES and name != "wire" else int(name == "wire"))),
+            table.entry.written.eq(is_used & is_written),
         ]
         outside = fault(self.faults, "check.beyond", beyond | last[-1], Const(0, 1))
         aligned = ~self.word[:BLOCK_BITS].any()

@@ -64,9 +64,29 @@ class CoreConfig:
         return Shape(self.beat_bytes, self.burst_beats, self.address_bits)
 
     @property
+    def read_rows(self) -> int:
+        """Beats that the queue of a reading stream holds: what arrives in the latency, and two bursts."""
+        return _power_of_two(self.latency + 2 * self.burst_beats)
+
+    @property
+    def write_rows(self) -> int:
+        """Beats that the queue of a writing stream holds: bursts that wait for their turn, and one that is filled."""
+        return _power_of_two(max(4 * self.burst_beats, 32))
+
+    @property
+    def outstanding(self) -> int:
+        """Bursts that a port may have under way: what fills the latency, and as many again for short ones."""
+        return _power_of_two(max(8, 2 * self.latency // self.burst_beats + 2))
+
+    @property
     def port_of(self) -> dict[str, int]:
         """The port of each stream."""
         return dict(zip(STREAMS, ARRANGEMENTS[self.ports], strict=True))
+
+
+def _power_of_two(least: int) -> int:
+    """The smallest one that is not less."""
+    return 1 << (least - 1).bit_length()
 
 
 def _check_range(name: str, value: object, least: int, most: int) -> None:

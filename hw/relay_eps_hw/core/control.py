@@ -28,6 +28,8 @@ class Control(wiring.Component):
         soft_reset (out, 1): high from the host's request until ``drained``.
         drained (in, 1): for one clock, the core has come to rest.
         interrupt (out, 1): level, as the masks and the waiting interrupts say.
+        peek (in): a word of the register space, by its index; peeked (out, 32): what it holds, in the same clock, if
+            peeking (out, 1): the host is not reading.
         one output for each argument, by its name; it does not change while ``start`` is high if the host keeps to the
         protocol.
         one input for each status that is not constant, by its name.
@@ -53,6 +55,9 @@ class Control(wiring.Component):
                 "soft_reset": Out(1),
                 "drained": In(1),
                 "interrupt": Out(1),
+                "peek": In(ADDRESS_BITS - 2),
+                "peeked": Out(32),
+                "peeking": Out(1),
             }
             | {register.name: Out(register.width) for register in registers(Access.ARGUMENT)}
             | {register.name: In(register.width) for register in statuses}
@@ -126,7 +131,8 @@ class Control(wiring.Component):
 
     def _read(self, m: Module, taken: Value) -> None:
         chosen = Signal(32)
-        with m.Switch(self.bus.araddr[2:]):
+        m.d.comb += [self.peeking.eq(~taken), self.peeked.eq(chosen)]
+        with m.Switch(Mux(taken, self.bus.araddr[2:], self.peek)):
             for word, value in self._words.items():
                 with m.Case(word):
                     m.d.comb += chosen.eq(value)

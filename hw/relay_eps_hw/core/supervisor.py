@@ -1,0 +1,236 @@
+"""A batch from its start to its end, and what a fault does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from relay_eps_hw.core.check import DESCRIPTORS, FAULT_BITS, SOURCE_BITS, found_layout
+from relay_eps_hw.core.shape import OWNER_BITS, SLOTS, Shape
+from relay_eps_hw.core.table import BLOCK_BITS
+from relay_eps_hw.faults import Faults, fault
+from relay_eps_hw.interface.codes import Fault
+from relay_eps_hw.interface.descriptors import DESCRIPTOR, SOURCES
+
+RECORDS = SOURCES.index("records")
+NUMBER_BITS = 32
+
+
+def trouble_layout(address_bits: int) -> data.StructLayout:
+    """What ports have met: the fault's code, whose burst it was, and where that begins, in bytes."""
+    return data.StructLayout(
+        {"found": 1, "code": FAULT_BITS, "source": SOURCE_BITS, "owner": OWNER_BITS, "address": address_bits}
+    )
+
+
+def fault_layout(address_bits: int) -> data.StructLayout:
+    """A batch's fault, as the error registers and the record of descriptor ``number`` have it."""
+    return data.StructLayout(
+        {
+            "found": 1,
+            "code": FAULT_BITS,
+            "source": SOURCE_BITS,
+            "number": NUMBER_BITS,
+            "address": address_bits,
+            "tag": 32,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Half:
+    """A half of a port: its fault, the sources of its streams by their numbers, and the code of an error response."""
+
+    fault: data.View
+    sources: Sequence[int]
+    code: Fault
+
+
+def first_trouble(m: Module, halves: Sequence[Half], shape: Shape) -> data.View:
+    """The fault of the first half that has one."""
+    trouble = Signal(trouble_layout(shape.address_bits))
+    for half in reversed(halves):
+        met = half.fault
+        with m.If(met.found):
+            m.d.comb += [
+                trouble.found.eq(1),
+                trouble.code.eq(Mux(met.dead, Fault.TIMEOUT, half.code)),
+                trouble.owner.eq(met.owner),
+                trouble.address.eq(met.place << shape.below),
+            ]
+            with m.Switch(met.number):
+                for number, source in enumerate(half.sources):
+                    with m.Case(number):
+                        m.d.comb += trouble.source.eq(source)
+    return trouble
+
+
+class Supervisor(wiring.Component):
+    """Starts batches, stops them at faults and resets, has what is left recorded, and says when all is done.
+
+    Ports:
+        start (in, 1), batch_address, completion_address (in, 64), count (in, 32), soft_reset (in, 1): from `Control`.
+        done, drained (out, 1): to it.
+        trouble (in, `trouble_layout`); resting (in, 1): every port is idle or dead; dead (in, 1): a port is dead.
+        found (in, `found_layout`): what `Check` has found in the descriptor that it looks at.
+        in_flight (in): descriptors in the pipeline.
+        number (in, 32): the next record's; complete (in, 1): its descriptor is; quiet (in, 1): no record is under way;
+            unrecorded (in, 1): records cannot be written any more.
+        running (out, 1): a batch is; low resets everything that it has left behind.
+        clear (out, 1): forget the ports' faults.
+        fetching (out, 1), stop (out, 1): descriptors may be asked for; nothing may but records.
+        report (out, 1): record the descriptors that are left as they are.
+        fault (out, `fault_layout`): it stays until the next start.
+    """
+
+    def __init__(self, shape: Shape, *, faults: Faults | None = None) -> None:
+        self._bits = shape.address_bits
+        self.faults = faults
+        super().__init__(
+            {
+                "start": In(1),
+                "batch_address": In(64),
+                "completion_address": In(64),
+                "count": In(NUMBER_BITS),
+                "soft_reset": In(1),
+                "done": Out(1),
+                "drained": Out(1),
+                "trouble": In(trouble_layout(self._bits)),
+                "resting": In(1),
+                "dead": In(1),
+                "found": In(found_layout(self._bits)),
+                "in_flight": In(range(SLOTS + 1)),
+                "number": In(NUMBER_BITS),
+                "complete": In(1),
+                "quiet": In(1),
+                "unrecorded": In(1),
+                "running": Out(1),
+                "clear": Out(1),
+                "fetching": Out(1),
+                "stop": Out(1),
+                "report": Out(1),
+                "fault": Out(fault_layout(self._bits)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.comb += self.running.eq(1)
+        with m.FSM():
+            with m.State("REST"):
+                m.d.comb += [self.running.eq(0), self.clear.eq(self.start), self.drained.eq(self.soft_reset)]
+                with m.If(self.start & ~self.soft_reset):
+                    m.d.sync += self.fault.eq(0)
+                    m.next = "PREPARE"
+            with m.State("PREPARE"):
+                self._prepare(m)
+            with m.State("RUN"):
+                m.d.comb += self.fetching.eq(1)
+                with m.If(self.number == self.count):
+                    m.next = "RECORDS"
+                with m.If(self.found.found):
+                    self._set(m, self.found.code, self.found.source, self._looked_at(), self.found.address)
+                    m.d.sync += self.fault.tag.eq(self.found.tag)
+                    m.next = "FLUSH"
+                self._interrupted(m)
+            with m.State("FLUSH"):
+                with m.If(self.in_flight == fault(self.faults, "supervisor.does-not-flush", 0, self.in_flight)):
+                    m.next = "HALT"
+                self._interrupted(m)
+            with m.State("HALT"):
+                m.d.comb += self.stop.eq(1)
+                # Records of what is complete are still being written as such.
+                with m.If(self.resting & (self.quiet & ~self.complete | self.unrecorded)):
+                    with m.If(self.fault.code == Fault.RESET):
+                        m.d.sync += self.fault.number.eq(self.number)
+                    m.next = "REPORT"
+            with m.State("REPORT"):
+                m.d.comb += [self.stop.eq(1), self.report.eq(1)]
+                with m.If((self.number == self.count) | self.unrecorded):
+                    m.next = "RECORDS"
+            with m.State("RECORDS"):
+                m.d.comb += self.stop.eq(1)
+                with m.If(self.trouble.found & ~self.fault.found):
+                    self._set(m, self.trouble.code, self.trouble.source, self._owner_number(), self.trouble.address)
+                with m.Elif(self.resting & (self.quiet | self.unrecorded)):
+                    m.next = "DONE"
+            with m.State("DONE"):
+                m.d.comb += [self.stop.eq(1), self.done.eq(1), self.drained.eq(self.soft_reset)]
+                m.next = "REST"
+        return m
+
+    def _set(
+        self,
+        m: Module,
+        code: Value | Fault,
+        source: Value | int,
+        number: Value | int,
+        address: Value | int,
+    ) -> None:
+        m.d.sync += [
+            self.fault.found.eq(1),
+            self.fault.code.eq(code),
+            self.fault.source.eq(source),
+            self.fault.number.eq(number),
+            self.fault.address.eq(address),
+            self.fault.tag.eq(0),
+        ]
+
+    def _interrupted(self, m: Module) -> None:
+        """A port's fault, or the host, ends everything at once."""
+        with m.If(self.soft_reset):
+            with m.If(~self.fault.found):
+                self._set(m, Fault.RESET, DESCRIPTORS, self.number, 0)
+            m.next = "HALT"
+        with m.If(self.trouble.found):
+            self._set(m, self.trouble.code, self.trouble.source, self._owner_number(), self.trouble.address)
+            m.next = "HALT"
+
+    def _looked_at(self) -> Value:
+        """The number of the descriptor that is looked at."""
+        return self.number + self.in_flight
+
+    def _owner_number(self) -> Value:
+        """The number in the batch of the descriptor, or record, whose burst met a fault."""
+        owner = self.trouble.owner
+        next_ = self._looked_at()
+        ahead = (owner - self.number[:OWNER_BITS])[:OWNER_BITS]
+        fetched = (owner - next_[:OWNER_BITS])[:OWNER_BITS]
+        behind = (self.number[:OWNER_BITS] - owner)[:OWNER_BITS]
+        return Mux(
+            self.trouble.source == RECORDS,
+            self.number - behind,
+            Mux(self.trouble.source == DESCRIPTORS, next_ + fetched, self.number + ahead),
+        )
+
+    def _prepare(self, m: Module) -> None:
+        """Look at the batch's own arguments."""
+        wrong_batch, batch_code = self._checked(m, "batch", self.batch_address, self.count * (DESCRIPTOR.size >> BLOCK_BITS))
+        wrong_records, records_code = self._checked(m, "completion", self.completion_address, self.count)
+        m.next = "RUN"
+        with m.If(self.count == 0):
+            m.next = "DONE"
+        with m.Elif(self.count[-1]):
+            self._set(m, Fault.LENGTH, DESCRIPTORS, 0, 0)
+            m.next = "DONE"
+        with m.Elif(wrong_records):
+            self._set(m, records_code, RECORDS, 0, self.completion_address)
+            m.next = "DONE"
+        with m.Elif(self.dead):
+            self._set(m, Fault.DEAD_PORT, DESCRIPTORS, 0, 0)
+            m.next = "REPORT"
+        with m.Elif(wrong_batch):
+            self._set(m, batch_code, DESCRIPTORS, 0, self.batch_address)
+            m.next = "REPORT"
+
+    def _checked(self, m: Module, name: str, address: Value, blocks: Value) -> tuple[Value, Value]:
+        """Whether an address is wrong for so many blocks from there, and the fault's code."""
+        end = Signal(64 - BLOCK_BITS + 2, name=f"{name}_end")
+        most = 1 << self._bits - BLOCK_BITS
+        misaligned = fault(self.faults, f"supervisor.{name}-alignment", address[:BLOCK_BITS].any(), Cat())
+        m.d.comb += end.eq(address[BLOCK_BITS:] + blocks)
+        return misaligned | (end > most), Mux(misaligned, Fault.ALIGNMENT, Fault.ADDRESS)
