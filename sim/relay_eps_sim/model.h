@@ -1,4 +1,5 @@
-// A Verilated design with a clock, as every driver here has it. Compiled with the design, whose module is Vtop.
+// A Verilated design with a clock, as every driver here has it. Compiled with the design, whose module is Vtop; CLOCK is
+// the name of its clock where that is not clk.
 
 #pragma once
 
@@ -7,6 +8,10 @@
 
 #include "Vtop.h"
 #include "verilated.h"
+
+#ifndef CLOCK
+#define CLOCK clk
+#endif
 
 struct Model {
     VerilatedContext context;
@@ -17,13 +22,14 @@ struct Model {
         context.randReset(seed ? 2 : 0);
         context.randSeed(int(seed & 0x7fffffff));
         top = std::make_unique<Vtop>(&context);
-        top->clk = 0;
+        top->CLOCK = 0;
     }
+    virtual ~Model() = default;
 
     void tick() {
-        top->clk = 1;
+        top->CLOCK = 1;
         top->eval();
-        top->clk = 0;
+        top->CLOCK = 0;
         top->eval();
     }
 };

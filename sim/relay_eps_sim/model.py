@@ -29,6 +29,7 @@ class Model:
         defines: for its compilation.
         faults: those built into the design, which then has an input ``fault``.
         seed: of the random values, 0 to 2**31 - 1; 0 for zeros.
+        trace: compile it so that the driver can write waves; it is slower even while it does not.
 
     Raises BuildError where it cannot be compiled.
     """
@@ -42,11 +43,12 @@ class Model:
         defines: Mapping[str, object] | None = None,
         faults: Faults | None = None,
         seed: int,
+        trace: bool = False,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._faults = faults
         every = dict(defines or {}) | ({} if faults is None else {"FAULTS": 1})
-        path = build_library(without_initial_values(verilog), top, driver, defines=every)
+        path = build_library(without_initial_values(verilog), top, driver, defines=every, trace=trace)
         self.library = load(path)
         self.library.model_create.restype = ctypes.c_void_p
         self.library.model_create.argtypes = [ctypes.c_uint32]

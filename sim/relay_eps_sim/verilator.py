@@ -17,6 +17,11 @@ from pathlib import Path
 #: Verilator's optimisation, with internal signals private; and what keeps a large design's compilation short.
 VERILATE = ("--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "--output-split", "5000", "-Wno-fatal")
 COMPILE = ("-std=c++17", "-O2", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-DVL_IGNORE_UNKNOWN_ARCH")
+#: For waves, to Verilator and to the compiler. FST files would be smaller, but need the headers of lz4 and zlib.
+TRACE = ("--trace-vcd",)
+COMPILE_TRACE = ("-DVM_TRACE=1", "-DVM_TRACE_VCD=1")
+RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
+RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
 #: Generated C++ of up to so many bytes is compiled as one file: each includes the same half second of headers.
 SMALL = 300_000
 CACHE_VARIABLE = "RELAY_EPS_CACHE"
@@ -34,17 +39,24 @@ def cache_folder() -> Path:
 
 
 def build_library(
-    verilog: str, top: str, driver: Path, *, options: Sequence[str] = (), defines: Mapping[str, object] | None = None
+    verilog: str,
+    top: str,
+    driver: Path,
+    *,
+    options: Sequence[str] = (),
+    defines: Mapping[str, object] | None = None,
+    trace: bool = False,
 ) -> Path:
     """The shared library of module ``top`` and the C++ file ``driver``, from the cache if it was built before.
 
     The driver includes ``Vtop.h``, and may include headers that lie beside it. ``options`` go to Verilator,
-    ``defines`` to the compiler.
+    ``defines`` to the compiler. With ``trace`` the driver can write waves with VerilatedVcdC.
     Raises BuildError if a tool is missing or fails; nothing half built stays in the cache.
     """
     root = verilator_root()
     command = compiler()
-    flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
+    options = [*options, *TRACE] if trace else options
+    flags = [*(f"-D{name}={value}" for name, value in (defines or {}).items()), *(COMPILE_TRACE if trace else ())]
     written = [verilog, top, driver.read_text(), *(header.read_text() for header in sorted(driver.parent.glob("*.h")))]
     library = (
         cache_folder() / f"{top}-{_key(*written, *VERILATE, *options, *COMPILE, *flags, *command, _version(root))}.so"
@@ -57,7 +69,7 @@ def build_library(
         (folder / "top.v").write_text(verilog)
         verilate = [str(root / "bin" / "verilator_bin"), *VERILATE, *options, "--prefix", "Vtop", "--top-module", top]
         _run([*verilate, "--Mdir", str(folder / "cpp"), str(folder / "top.v")], {"VERILATOR_ROOT": str(root)})
-        built = _compiled(folder, driver, root, [*command, *COMPILE], flags)
+        built = _compiled(folder, driver, root, [*command, *COMPILE], flags, trace)
         os.replace(built, library)
     return library
 
@@ -116,9 +128,13 @@ def _version(root: Path) -> str:
     return hashlib.sha256((root / "include" / "verilated_config.h").read_bytes()).hexdigest()
 
 
-def _compiled(folder: Path, driver: Path, root: Path, command: Sequence[str], flags: Sequence[str]) -> Path:
+def _compiled(
+    folder: Path, driver: Path, root: Path, command: Sequence[str], flags: Sequence[str], trace: bool
+) -> Path:
     """The library of the C++ in ``folder``/cpp and of the driver."""
-    runtime = _runtime(root, command)
+    runtime = _runtime(root, command, RUNTIME)
+    if trace:
+        runtime += _runtime(root, [*command, *COMPILE_TRACE], RUNTIME_TRACE)
     generated = folder / "cpp"
     compile_ = [*command, *flags, *_includes(generated, driver.parent), *_includes_of_verilator(root)]
     sources = _together(folder, [*sorted(generated.glob("*.cpp")), driver])
@@ -141,12 +157,12 @@ def _together(folder: Path, sources: Sequence[Path]) -> Sequence[Path]:
     return [whole]
 
 
-def _runtime(root: Path, command: Sequence[str]) -> list[Path]:
-    """The objects of Verilator's own library, compiled once for all designs."""
+def _runtime(root: Path, command: Sequence[str], names: Sequence[str]) -> list[Path]:
+    """The objects of these files of Verilator's own library, compiled once for all designs."""
     include = root / "include"
     key = _key(*command, _version(root))
     objects = []
-    for source in (include / "verilated.cpp", include / "verilated_threads.cpp"):
+    for source in (include / name for name in names):
         target = cache_folder() / f"{source.stem}-{key}.o"
         objects.append(target)
         if not target.exists():

@@ -225,10 +225,8 @@ class Core(wiring.Component):
         of_records = self._on(0, WRITERS).index(len(WRITES))
         failed = records.fault.found & (records.fault.number == of_records)
         dead = Signal(len(STREAMS))
-        for ports in (readers, writers):
-            for number, port in ports.items():
-                with m.If(port.dead):
-                    m.d.comb += dead[number].eq(1)
+        halves_of = [[ports[k] for ports in (readers, writers) if k in ports] for k in range(self._config.ports)]
+        m.d.comb += dead.eq(Cat(Cat(half.dead for half in halves).any() for halves in halves_of))
         found = supervisor.fault
         m.d.comb += [
             supervisor.trouble.eq(first_trouble(m, halves, self._config.shape)),
