@@ -66,6 +66,7 @@ class Check(wiring.Component):
 
     Ports:
         i (in, stream of 64 bits): descriptors.
+        going (in, 1): descriptors may enter the pipeline.
         oldest (in, 3), count (in): those in the pipeline.
         number (out, 3): the descriptor that is looked at, or comes next.
         scalars_write, word (out): what `Scalars` writes, to the slot of ``number``.
@@ -80,6 +81,7 @@ class Check(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(WORD_BITS)),
+                "going": In(1),
                 "oldest": In(OWNER_BITS),
                 "count": In(range(SLOTS + 1)),
                 "number": Out(OWNER_BITS),
@@ -159,9 +161,10 @@ class Check(wiring.Component):
                 with m.If(number == len(STREAMS) - 1):
                     m.next = "ISSUE"
             with m.State("ISSUE"):
-                m.d.comb += self.issue.eq(1)
-                m.d.sync += self.number.eq(self.number + 1)
-                m.next = "WORDS"
+                m.d.comb += self.issue.eq(self.going)
+                with m.If(self.going):
+                    m.d.sync += self.number.eq(self.number + 1)
+                    m.next = "WORDS"
             with m.State("FAULT"):
                 pass
         return m

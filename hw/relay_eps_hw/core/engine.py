@@ -92,6 +92,7 @@ class Engine(wiring.Component):
             fetch.stop.eq(~self.fetching),
             fetch.valid.eq(self.valid[-1]),
             fetch.beat.eq(self.beats[-1]),
+            check.going.eq(self.fetching),
             check.oldest.eq(self.progress.oldest),
             check.count.eq(self.in_flight),
             self.found.eq(check.found),

@@ -116,6 +116,10 @@ class Ledger(wiring.Component):
             ]
         with m.If(self.pop):
             m.d.sync += oldest.eq(oldest + 1)
+            # Another descriptor will have the same sequence number.
+            for writer in self.progress.writers:
+                with m.If(writer.owner == fault(self.faults, "ledger.numbers-again", oldest, oldest + 1)):
+                    m.d.sync += writer.valid.eq(0)
         with m.If(self.nonfinite):
             m.d.sync += nonfinite[self.slot].eq(1)
         for number in range(len(WRITES)):

@@ -122,7 +122,9 @@ class Supervisor(wiring.Component):
         m.d.comb += self.running.eq(1)
         with m.FSM():
             with m.State("REST"):
-                m.d.comb += [self.running.eq(0), self.clear.eq(self.start), self.drained.eq(self.soft_reset)]
+                # The last batch is reset at the end of this clock: until then nothing of it may go out.
+                m.d.comb += [self.running.eq(0), self.stop.eq(1), self.clear.eq(self.start)]
+                m.d.comb += self.drained.eq(self.soft_reset)
                 with m.If(self.start & ~self.soft_reset):
                     m.d.sync += self.fault.eq(0)
                     m.next = "PREPARE"
@@ -133,7 +135,9 @@ class Supervisor(wiring.Component):
                 with m.If(self.number == self.count):
                     m.next = "RECORDS"
                 with m.If(self.found.found):
-                    self._set(m, self.found.code, self.found.source, self._looked_at(), self.found.address)
+                    descriptor = self.batch_address + self._looked_at() * DESCRIPTOR.size
+                    address = Mux(self.found.source == DESCRIPTORS, descriptor, self.found.address)
+                    self._set(m, self.found.code, self.found.source, self._looked_at(), address)
                     m.d.sync += self.fault.tag.eq(self.found.tag)
                     m.next = "FLUSH"
                 self._interrupted(m)
