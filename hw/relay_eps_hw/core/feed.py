@@ -194,8 +194,9 @@ class Collect(wiring.Component):
         ]
         now = queue.o.payload
         there, last, moves = Signal(), Signal(), Signal()
-        ready = Cat(row.ready for row in self.rows)
-        missing = now.writes & ~ready
+        # Streams take a row when they can, each for itself: some hold it for as many clocks as it has beats.
+        taken, takes = Signal(len(WRITES)), Signal(len(WRITES))
+        missing = now.writes & ~taken & ~takes
         m.d.comb += [
             there.eq(queue.o.valid & Mux(now.in_lanes, self.lanes.valid, self.past.valid)),
             last.eq(Mux(now.in_lanes, self.lanes.payload.last, self.past.payload.last)),
@@ -205,10 +206,12 @@ class Collect(wiring.Component):
             queue.o.ready.eq(moves & last),
             self.nonfinite.eq(moves & last & now.in_lanes & self.lanes.payload.nonfinite),
             self.slot.eq(now.slot),
+            takes.eq(Cat(row.valid & row.ready for row in self.rows)),
         ]
+        lost = fault(self.faults, "collect.row-given-twice", takes, takes & 0)
+        m.d.sync += taken.eq(Mux(moves, 0, taken | lost))
         for number, name in enumerate(WRITES):
-            others = missing & ~(1 << number)
-            m.d.comb += self.rows[number].valid.eq(there & now.writes[number] & ~others.any())
+            m.d.comb += self.rows[number].valid.eq(there & now.writes[number] & ~taken[number])
             for lane in range(self._count):
                 result = self.lanes.payload.elements[lane][name]
                 if name == "wire":

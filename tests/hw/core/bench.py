@@ -1,0 +1,204 @@
+"""The whole core in the compiled harness: batches run through it, and what is wrong with what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relay_eps.fpga.batch import sections
+from relay_eps_hw.core.config import CoreConfig
+from relay_eps_hw.core.top import core_verilog
+from relay_eps_hw.interface.codes import Fault
+from relay_eps_hw.interface.descriptors import SOURCES
+from relay_eps_hw.lane.timing import SHALLOW
+from relay_eps_sim.core import MemoryModel, SimulatedCore
+from tests.hw.core.batches import Batch, Rng, random_batch
+from tests.hw.core.reference import Expected, Trouble, check_fault_outcome, check_outcome
+from tests.hw.core.reference import run as expect
+
+#: The one that the short tests share: it is compiled once.
+SMALL = CoreConfig(lanes=2, ports=2, beat_bytes=8, timeout=1 << 14)
+#: Clocks after which a batch of the sizes here has surely ended.
+LIMIT = 4_000_000
+ERRORS = ("error", "error_number", "error_address")
+
+
+def simulated(config: CoreConfig, rng: Rng) -> SimulatedCore:
+    """A core of this configuration, with shallow lanes."""
+    return SimulatedCore(config, core_verilog(config, depths=SHALLOW), seed=int(rng.integers(1, 1 << 31)))
+
+
+def random_memory(rng: Rng, ports: int) -> list[MemoryModel]:
+    """A memory for each port: fast and slow ones, some that stall, some with one budget for reads and writes."""
+    return [
+        MemoryModel(
+            latency=int(rng.integers(1, 200)),
+            jitter=int(rng.integers(0, 30)),
+            stall=float(rng.choice([0, 0, 0.3, 0.7])),
+            shared=bool(rng.integers(2)),
+            outstanding=int(rng.choice([1, 4, 64])),
+        )
+        for _ in range(ports)
+    ]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a batch.
+
+    Attributes:
+        memory: the whole image.
+        registers: the error registers.
+        clocks: from its start to the interrupt.
+        breaches: of the bus's protocol, and accesses where no memory is.
+    """
+
+    memory: NDArray[np.uint8]
+    registers: dict[str, int]
+    clocks: int
+    breaches: list[str]
+
+
+def carry_out(
+    sim: SimulatedCore,
+    batch: Batch,
+    rng: Rng,
+    *,
+    memory: list[MemoryModel] | None = None,
+    disturb: Callable[[], None] | None = None,
+    limit: int = LIMIT,
+) -> Ran:
+    """Run a batch; ``disturb`` is called once it has been started. TimeoutError where no interrupt comes."""
+    image = batch.memory.copy()
+    sim.attach(batch.base, image)
+    sim.configure(
+        random_memory(rng, sim.config.ports) if memory is None else memory, seed=int(rng.integers(1, 1 << 30))
+    )
+    known, strayed = len(sim.violations), len(sim.stray)
+    sim.start(batch.batch_address, batch.count, batch.completion_address)
+    if disturb is not None:
+        disturb()
+    clocks = sim.finish(limit)
+    registers = {name: sim.get(name) for name in ERRORS}
+    breaches = sim.violations[known:] + [f"{each} is no memory" for each in sim.stray[strayed:]]
+    sim.clear_log()
+    return Ran(image.copy(), registers, clocks, breaches)
+
+
+def let_go(sim: SimulatedCore) -> None:
+    """Take the memory away once nothing is under way."""
+    sim.heal()
+    sim.configure(MemoryModel())
+    sim.clock(2000)
+    sim.detach()
+
+
+def wrong_with(sim: SimulatedCore, batch: Batch, rng: Rng) -> list[str]:
+    """Run a batch in a random memory; what is wrong with what came of it, in words."""
+    ran = carry_out(sim, batch, rng)
+    let_go(sim)
+    return ran.breaches + check_outcome(batch, expect(batch, sim.config), ran.memory, ran.registers)
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something that goes wrong while a batch runs.
+
+    Attributes:
+        name: in words.
+        act: makes it happen.
+        trouble: what must come of it.
+    """
+
+    name: str
+    act: Callable[[], None]
+    trouble: Trouble
+
+
+def error_response(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
+    """A slave that answers a read or a write of some section with an error."""
+    places = [
+        (name, section.address + int(rng.integers(section.nbytes)), is_write)
+        for descriptor in batch.descriptors
+        for name, section in sections(descriptor).items()
+        for is_write in (False, True)
+        if (section.is_written if is_write else section.is_read)
+    ]
+    name, address, is_write = places[int(rng.integers(len(places)))]
+    fault = Fault.WRITE_RESPONSE if is_write else Fault.READ_RESPONSE
+    port = sim.config.port_of[name]
+    direction = "write" if is_write else "read"
+
+    def act() -> None:
+        sim.fail(port, direction, address)
+
+    return Disturbance(f"{direction} error of {name} at {address:#x}", act, Trouble(fault, name, address))
+
+
+def bad_descriptor_read(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
+    """A slave that answers the read of a descriptor with an error."""
+    number = int(rng.integers(batch.count))
+    address = batch.batch_address + 128 * number + 64 * int(rng.integers(2))
+    trouble = Trouble(Fault.READ_RESPONSE, "descriptors", address, number)
+    return Disturbance(f"read error of descriptor {number}", lambda: sim.fail(0, "read", address), trouble)
+
+
+def reset_in_between(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
+    """The host's soft reset, some time after the start."""
+    clocks = int(rng.integers(0, 4000))
+
+    def act() -> None:
+        sim.clock(clocks)
+        if not sim.interrupt:
+            sim.set("reset", 1)
+
+    return Disturbance(f"reset after {clocks} clocks", act, Trouble(Fault.RESET))
+
+
+def silence(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
+    """A slave that answers no more, or takes no more addresses, in one direction of a port."""
+    port = int(rng.integers(sim.config.ports))
+    direction = str(rng.choice(["read", "write"]))
+    after, addresses = int(rng.integers(0, 6)), bool(rng.integers(2))
+
+    def act() -> None:
+        sim.mute(port, direction, after, addresses=addresses)
+
+    streams = [name for name, of in sim.config.port_of.items() if of == port]
+    name = f"port {port} does not {'accept' if addresses else 'answer'} a {direction} after {after}"
+    return Disturbance(name, act, Trouble(Fault.TIMEOUT, streams[0]))
+
+
+DISTURBANCES = (error_response, error_response, bad_descriptor_read, reset_in_between, silence)
+
+
+def wrong_when(sim: SimulatedCore, rng: Rng, make: Callable[[SimulatedCore, Batch, Rng], Disturbance]) -> list[str]:
+    """Run a random batch, disturbed; what is wrong with what came of it. A second batch must then run as ever."""
+    batch = random_batch(rng, operations=10, longest=1200, address_bits=sim.config.address_bits)
+    expected = expect(batch, sim.config)
+    what = make(sim, batch, rng)
+    memory = [MemoryModel(latency=int(rng.integers(1, 150)), jitter=int(rng.integers(0, 30)))] * sim.config.ports
+    ran = carry_out(sim, batch, rng, memory=memory, disturb=what.act)
+    wrong = ran.breaches + _outcome_of(batch, expected, ran, what.trouble, sim.config)
+    let_go(sim)
+    after = random_batch(rng, operations=3, longest=100, address_bits=sim.config.address_bits)
+    wrong += [f"afterwards: {text}" for text in wrong_with(sim, after, rng)]
+    return [f"{what.name}: {text}" for text in wrong]
+
+
+def _outcome_of(batch: Batch, expected: Expected, ran: Ran, trouble: Trouble, config: CoreConfig) -> list[str]:
+    fault, source = ran.registers["error"] & 0xFF, SOURCES[ran.registers["error"] >> 8 & 7]
+    if not fault and trouble.fault in (Fault.RESET, Fault.TIMEOUT):
+        # It came too late to matter.
+        return check_outcome(batch, expected, ran.memory, ran.registers)
+    if trouble.stream in config.port_of:
+        # Another stream of the port may have come to the same place first, and any may find the port dead.
+        ports = {**config.port_of, "descriptors": 0, "records": 0}
+        assert trouble.stream is not None
+        if ports[source] == ports[trouble.stream]:
+            trouble = replace(trouble, stream=source)
+    records_written = source != "records" and not (trouble.fault == Fault.TIMEOUT and ran.registers["error"] >> 16 & 1)
+    return check_fault_outcome(batch, expected, ran.memory, trouble, ran.registers, records_written=records_written)

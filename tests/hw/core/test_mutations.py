@@ -1,0 +1,116 @@
+"""Small faults in the core's logic, one at a time: batches, refused ones and disturbed ones find each of them.
+
+The lanes are stand-ins, which compile in a fraction of the time: what is compared is what the core does without a
+fault, which `test_core` holds against the golden model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+
+from relay_eps_hw.core.config import CoreConfig
+from relay_eps_hw.core.top import Top
+from relay_eps_hw.faults import NONE, Faults
+from relay_eps_hw.interface.vendor import KERNEL
+from relay_eps_hw.verilog import convert
+from relay_eps_sim.core import MemoryModel, SimulatedCore
+from tests.hw.core.batches import bad_batches, random_batch
+from tests.hw.core.bench import ERRORS, carry_out, let_go
+from tests.hw.lane.stand_in import StandInLane
+
+#: How many faults there must be at least, besides those of the lanes.
+FAULTS = 30
+CONFIG = CoreConfig(lanes=2, ports=2, beat_bytes=8, burst_beats=8, latency=16, timeout=1 << 10)
+#: Batches without faults end within so many clocks; a fault may leave one waiting for ever.
+LIMIT = 60_000
+Scenario = Callable[[SimulatedCore], tuple[object, ...]]
+
+
+def of_stand_ins(faults: Faults) -> str:
+    """The Verilog of a core with `CONFIG` and stand-ins for lanes."""
+    top = Top(CONFIG, StandInLane, faults=faults)
+    ports = [port for _, _, port in top.signature.flatten(top)]
+    return convert(top, KERNEL, [*ports, faults.select])
+
+
+def seen(sim: SimulatedCore, batch, memory: MemoryModel, disturb: Callable[[], None] | None = None):
+    """All that a host could see of a batch: memory, registers, breaches of the protocol, or that it never ends."""
+    ports = [memory] * CONFIG.ports
+    try:
+        ran = carry_out(sim, batch, np.random.default_rng(1), memory=ports, disturb=disturb, limit=LIMIT)
+    except TimeoutError:
+        sim.reset()
+        let_go(sim)
+        return ("no interrupt",)
+    control = sim.get("control"), sim.get("interrupt_status"), sim.interrupt
+    image = ran.memory.copy()
+    at = batch.completion_address - batch.base
+    if 0 <= at < len(image) and not at % 64:
+        # The clocks of a record differ where nothing is wrong.
+        image[at : at + 64 * len(batch.descriptors)].reshape(-1, 64)[:, 0x30:0x34] = 0
+    if sim.get("reset"):
+        return ("a reset that does not end",)
+    try:
+        let_go(sim)
+    except RuntimeError:
+        sim.reset()
+        let_go(sim)
+        return ("bursts under way after the end",)
+    return image.tobytes(), tuple(ran.registers[name] for name in ERRORS), tuple(ran.breaches), control
+
+
+def scenarios(sim: SimulatedCore, rng: np.random.Generator) -> Iterator[Scenario]:
+    """From those that find most to those that find what is left."""
+    quick, slow = MemoryModel(latency=5), MemoryModel(latency=60, jitter=20, stall=0.3, shared=True)
+    batches = [random_batch(rng, operations=16, longest=300, layers=2) for _ in range(6)]
+    for batch in batches:
+        for memory in (quick, slow):
+            yield partial(seen, batch=batch, memory=memory)
+    for _, batch, _ in bad_batches(rng, CONFIG.address_bits):
+        yield partial(seen, batch=batch, memory=quick)
+    for batch in batches:
+        for port in range(CONFIG.ports):
+            for direction in ("read", "write"):
+                after = int(rng.integers(0, 12))
+                mute = partial(sim.mute, port, direction, after)
+                yield partial(seen, batch=batch, memory=quick, disturb=mute)
+        for descriptor in batch.descriptors[:8]:
+            for name in ("m", "v", "wire"):
+                address = descriptor.addresses[name]
+                for direction in ("read", "write"):
+                    fail = partial(sim.fail, CONFIG.port_of[name], direction, address)
+                    yield partial(seen, batch=batch, memory=quick, disturb=fail)
+
+
+@pytest.fixture(scope="module")
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture(scope="module")
+def sim(faults: Faults) -> Iterator[SimulatedCore]:
+    with SimulatedCore(CONFIG, of_stand_ins(faults), faults=faults) as core:
+        yield core
+
+
+def test_each_fault_of_the_core_is_found(sim: SimulatedCore, faults: Faults, rng: np.random.Generator):
+    left = {name for name in faults.names if not name.startswith(("lane.", "lanes.", "scalars."))}
+    total = len(left)
+    for scenario in scenarios(sim, rng):
+        sim.select_fault(NONE)
+        sim.reset()
+        right = scenario(sim)
+        for name in sorted(left):
+            sim.select_fault(faults.number(name))
+            sim.reset()
+            if scenario(sim) != right:
+                left.discard(name)
+        if not left:
+            break
+    sim.select_fault(NONE)
+    assert left == set()
+    assert total >= FAULTS
