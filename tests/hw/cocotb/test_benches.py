@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.hw.cocotb import runs
-from tests.hw.cocotb.benches import BENCHES, LANES, UNITS
+from tests.hw.cocotb.benches import BENCHES, BRIEF, UNITS
 
 
-# One array of lanes is the short form; `make sim` and the slow tests run both.
+#: One array of lanes is the short form, and the core compiles for long; `make sim` and the slow tests run all.
+SLOW = ("lanes_1", "core")
+
+
 @pytest.mark.parametrize(
-    "bench", [pytest.param(bench, marks=[pytest.mark.slow] if bench == "lanes_1" else []) for bench in BENCHES]
+    "bench", [pytest.param(bench, marks=[pytest.mark.slow] if bench in SLOW else []) for bench in BENCHES]
 )
 @pytest.mark.timeout(900)  # On a busy machine its compilation takes minutes.
 def test_the_bench_passes(bench: str, seed: int):
@@ -24,8 +27,10 @@ def test_the_bench_passes(bench: str, seed: int):
     assert os.environ == before
     said = [test.said for test in outcome.tests]
     assert all(one is not None and one.met == one.kinds > 0 for one in said)
-    if bench not in LANES:
+    if bench == "units":
         assert [test.name for test in outcome.tests] == list(UNITS)
+    if bench in BRIEF:
+        return
     whole = outcome.coverage[""]
     # What is left: bits that no operand can toggle, and what units do in formats that are fixed here.
     assert whole.toggle_met > 0.9 * whole.toggle_all
@@ -34,13 +39,16 @@ def test_the_bench_passes(bench: str, seed: int):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_waveform_is_left_where_one_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.parametrize(("bench", "inside"), [("lanes_4", "lane_0"), ("core", "engine")])
+def test_a_waveform_is_left_where_one_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: str, inside: str
+):
     monkeypatch.setattr(runs, "WAVES", tmp_path)
-    outcome = runs.run("lanes_4", seed=1, waves=True)
+    outcome = runs.run(bench, seed=1, waves=True)
     assert outcome.failures == []
-    assert outcome.waves == tmp_path / "lanes_4.vcd"
+    assert outcome.waves == tmp_path / f"{bench}.vcd"
     with outcome.waves.open() as file:
-        assert any("$scope module lane_0 " in line for line in itertools.islice(file, 100_000))
+        assert any(f"$scope module {inside} " in line for line in itertools.islice(file, 100_000))
 
 
 def test_a_bench_that_cannot_be_built_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -54,12 +54,14 @@ class Ran:
         registers: the error registers.
         clocks: from its start to the interrupt.
         breaches: of the bus's protocol, and accesses where no memory is.
+        traffic: the bursts in their order: port, whether it is a write, address and beats.
     """
 
     memory: NDArray[np.uint8]
     registers: dict[str, int]
     clocks: int
     breaches: list[str]
+    traffic: tuple[tuple[int, bool, int, int], ...]
 
 
 def carry_out(
@@ -84,8 +86,10 @@ def carry_out(
     clocks = sim.finish(limit)
     registers = {name: sim.get(name) for name in ERRORS}
     breaches = sim.violations[known:] + [f"{each} is no memory" for each in sim.stray[strayed:]]
+    log = sim.bursts()
+    traffic = tuple(zip(*(log[name].tolist() for name in ("port", "is_write", "address", "beats")), strict=True))
     sim.clear_log()
-    return Ran(image.copy(), registers, clocks, breaches)
+    return Ran(image.copy(), registers, clocks, breaches, traffic)
 
 
 def let_go(sim: SimulatedCore) -> None:
