@@ -10,6 +10,8 @@ import re
 
 #: Operators whose operands are as wide as their result, and such that only compare.
 _ARITHMETIC = ("$add", "$sub", "$mul")
+#: Shifts of which only low bits are taken: a choice of some bits.
+_DOWNWARD = ("$shift", "$shiftx", "$shr")
 _COMPARISONS = ("$eq", "$ne", "$lt", "$le", "$gt", "$ge")
 
 _WIRE = re.compile(r"\s+wire (?:width (\d+) )?(?:.* )?(\S+)$")
@@ -62,6 +64,8 @@ class _Module:
             body = body.replace(f"connect \\A {signal['A']}\n", f"connect \\A {wide}\n")
             body = body.replace(f"\\A_WIDTH {value['A_WIDTH']}\n", f"\\A_WIDTH {value['Y_WIDTH']}\n")
             return f"  cell {kind} {name}\n{body}  end\n"
+        if kind in _DOWNWARD and value["A_WIDTH"] > value["Y_WIDTH"] and not value["A_SIGNED"]:
+            return _low_bits(kind, name, body, value["A_WIDTH"], value["Y_WIDTH"], signal["Y"])
         if kind not in (*_ARITHMETIC, *_COMPARISONS):
             return cell[0]
         result = value["Y_WIDTH"] if kind in _ARITHMETIC else 0
@@ -106,6 +110,14 @@ def _operator(kind: str, name: str, width: int, result: int, a: str, b: str, y: 
     lines += [f"    parameter \\{key} {value}" for key, value in parameters.items()]
     lines += [f"    connect \\A {a}", f"    connect \\B {b}", f"    connect \\Y {y}", "  end\n"]
     return "\n".join(lines)
+
+
+def _low_bits(kind: str, name: str, body: str, width: int, result: int, y: str) -> str:
+    # The whole shifted number first, then its low bits.
+    wide = f"{name}.wide"
+    body = body.replace(f"connect \\Y {y}\n", f"connect \\Y {wide}\n")
+    body = body.replace(f"\\Y_WIDTH {result}\n", f"\\Y_WIDTH {width}\n")
+    return f"  wire width {width} {wide}\n  cell {kind} {name}\n{body}  end\n  connect {y} {wide} [{result - 1}:0]\n"
 
 
 def _no_bit_set(name: str, width: int, a: str, y: str) -> str:

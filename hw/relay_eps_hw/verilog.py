@@ -93,7 +93,7 @@ def convert(component: Any, name: str, ports: Sequence[Any]) -> str:
     yosys = find_yosys(lambda version: version >= (0, 40))
     # Yosys warns that not all processes become Verilog; Amaranth's all do.
     script = _SCRIPT.format(rtlil=equal_widths(text), attributes=_ATTRIBUTES)
-    return _initial_statements(yosys.run(["-q", "-"], script, ignore_warnings=True))
+    return _whole_cases(_initial_statements(yosys.run(["-q", "-"], script, ignore_warnings=True)))
 
 
 _REGISTER = re.compile(r"^( *)reg (\[\d+:\d+\] |)(\\\S+ |\w+) (= [^;\n]+;)$", re.MULTILINE)
@@ -102,6 +102,26 @@ _REGISTER = re.compile(r"^( *)reg (\[\d+:\d+\] |)(\\\S+ |\w+) (= [^;\n]+;)$", re
 def _initial_statements(verilog: str) -> str:
     """Initial values as statements: linters take one in a declaration, beside a process, for two drivers."""
     return _REGISTER.sub(r"\1reg \2\3;\n\1initial \3 \4", verilog)
+
+
+_CASE = re.compile(r"^ *(?:(?P<begin>casez? \()|(?P<default>default:)|(?P<end>endcase))")
+
+
+def _whole_cases(verilog: str) -> str:
+    """Every case statement with a default: what it leaves out keeps the value that it was given before."""
+    lines: list[str] = []
+    has_default: list[bool] = []
+    for line in verilog.splitlines(keepends=True):
+        found = _CASE.match(line)
+        if found and found["begin"]:
+            has_default.append(False)
+        elif found and found["default"]:
+            has_default[-1] = True
+        elif found and not has_default.pop():
+            lines.append(line.replace("endcase\n", "  default:\n", 1))
+            lines.append(line.replace("endcase\n", "      /* empty */;\n", 1))
+        lines.append(line)
+    return "".join(lines)
 
 
 def fields(layout: data.Layout) -> dict[str, tuple[int, int]]:

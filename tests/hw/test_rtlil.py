@@ -37,6 +37,8 @@ EXPRESSIONS: dict[str, Callable[[Value, Value], Value]] = {
     "no bit of one set": lambda a, b: b[0] == 0,
     "shift up": lambda a, b: a << b[:3],
     "shift down": lambda a, b: b >> a[:3],
+    "choose a bit": lambda a, b: b.bit_select(a[:3], 1) + a,
+    "choose some bits": lambda a, b: b.word_select(a[:1], 3) + a,
     "shift by a constant": lambda a, b: (a << 3) + b,
     "choose": lambda a, b: Mux(a[0], a, b) + a,
     "nothing beside something": lambda a, b: Cat(a[:0], b, Signal(0)) + a,

@@ -15,6 +15,8 @@ ARRANGEMENTS = {
     4: (0, 1, 2, 3, 0),
     5: (0, 1, 2, 3, 4),
 }
+#: Beats for which synthesis takes block RAM.
+BLOCK_RAM_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,11 @@ class CoreConfig:
 
     @property
     def write_rows(self) -> int:
-        """Beats that the queue of a writing stream holds: bursts that wait for their turn, and one that is filled."""
-        return _power_of_two(max(4 * self.burst_beats, 32))
+        """Beats that the queue of a writing stream holds: bursts that wait for their turn, and one that is filled.
+
+        As many as a block RAM has: fewer would be made of LUTs.
+        """
+        return _power_of_two(max(4 * self.burst_beats, BLOCK_RAM_ROWS))
 
     @property
     def outstanding(self) -> int:

@@ -53,7 +53,7 @@ class ReadMover(wiring.Component):
         m = Module()
         m.submodules.bursts = bursts = Bursts(self._shape, faults=self._faults)
         m.submodules.stage = stage = Stage(self._shape.burst)
-        m.submodules.credit = credit = read_credit(self._shape, self._rows, faults=self._faults)
+        m.submodules.allowance = credit = read_credit(self._shape, self._rows, faults=self._faults)
         m.submodules.queue = queue = SyncFIFOBuffered(width=self._shape.beat_bits, depth=self._rows)
         wiring.connect(m, wiring.flipped(self.sections), bursts.i)
         planned = bursts.o
@@ -110,7 +110,7 @@ class WriteMover(wiring.Component):
         m = Module()
         m.submodules.bursts = bursts = Bursts(self._shape, faults=self._faults)
         m.submodules.stage = stage = Stage(self._shape.burst)
-        m.submodules.credit = credit = write_credit(self._shape, self._rows, faults=self._faults)
+        m.submodules.allowance = credit = write_credit(self._shape, self._rows, faults=self._faults)
         width = len(self.i.payload.as_value())
         m.submodules.queue = queue = SyncFIFOBuffered(width=width, depth=self._rows)
         wiring.connect(m, wiring.flipped(self.sections), bursts.i)

@@ -122,6 +122,6 @@ class Scan(wiring.Component):
                     self.after[place].writer.eq(writer),
                     self.after[place].owner.eq(looked.owner),
                 ]
-        is_read = Cat(self.reads, Const(0, 1)).bit_select(number, 1)
+        is_read = Cat(self.reads[place] & (number == place) for place in range(len(READS))).any()
         with m.If(written & by_another & ~is_read):
             m.d.sync += self.alone.eq(1)

@@ -200,16 +200,13 @@ class Supervisor(wiring.Component):
 
     def _owner_number(self) -> Value:
         """The number in the batch of the descriptor, or record, whose burst met a fault."""
-        owner = self.trouble.owner
-        next_ = self._looked_at()
-        ahead = (owner - self.number[:OWNER_BITS])[:OWNER_BITS]
-        fetched = (owner - next_[:OWNER_BITS])[:OWNER_BITS]
-        behind = (self.number[:OWNER_BITS] - owner)[:OWNER_BITS]
-        return Mux(
-            self.trouble.source == RECORDS,
-            self.number - behind,
-            Mux(self.trouble.source == DESCRIPTORS, next_ + fetched, self.number + ahead),
-        )
+        owner, number = self.trouble.owner, self.number[:OWNER_BITS]
+        ahead = (owner - number)[:OWNER_BITS]
+        # Descriptors that are fetched are behind those in the pipeline, records before them.
+        fetched = self.in_flight + (owner - number - self.in_flight)[:OWNER_BITS]
+        written = -((number - owner)[:OWNER_BITS])
+        of_descriptor = Mux(self.trouble.source == DESCRIPTORS, fetched, ahead)
+        return (self.number + Mux(self.trouble.source == RECORDS, written, of_descriptor))[:NUMBER_BITS]
 
     def _prepare(self, m: Module) -> None:
         """Look at the batch's own arguments."""
