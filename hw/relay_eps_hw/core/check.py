@@ -144,9 +144,7 @@ class Check(wiring.Component):
                     m.next = "WAIT"
             with m.State("WAIT"):
                 alone = fault(self.faults, "check.not-alone", scan.alone, Const(0, 1))
-                barrier = fault(
-                    self.faults, "check.barrier-does-not-wait", self._opcode == Opcode.BARRIER, Const(0, 1)
-                )
+                barrier = fault(self.faults, "check.barrier-does-not-wait", self._opcode == Opcode.BARRIER, Const(0, 1))
                 with m.If(scan.overlap):
                     address = Cat(Const(0, BLOCK_BITS), table.o.first)
                     m.d.comb += [table.at.slot.eq(self.number), table.at.stream.eq(scan.number)]

@@ -220,7 +220,7 @@ class Core(wiring.Component):
             )
             for number, port in ports.items()
         ]
-        every = [*readers.values(), *writers.values()]
+        every: list[ReadPort | WritePort] = [*readers.values(), *writers.values()]
         records = writers[0]
         of_records = self._on(0, WRITERS).index(len(WRITES))
         failed = records.fault.found & (records.fault.number == of_records)

@@ -30,9 +30,7 @@ class Credit(wiring.Component):
 
     def __init__(self, shape: Shape, rows: int, *, first: int, faults: Faults | None = None) -> None:
         if rows < shape.limit:
-            raise ValueError(
-                f"a queue of {rows} beats never holds a burst of {shape.limit}: use {shape.limit} or more"
-            )
+            raise ValueError(f"a queue of {rows} beats never holds a burst of {shape.limit}: use {shape.limit} or more")
         self.rows = rows
         self.limit = shape.limit
         self.faults = faults

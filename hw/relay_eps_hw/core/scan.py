@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.sections import AFTER, READS, SLOT_BITS, WRITES
+from relay_eps_hw.core.sections import AFTER, READS, WRITES
 from relay_eps_hw.core.shape import OWNER_BITS, SLOTS
 from relay_eps_hw.core.table import INDEX, STREAM_BITS, entry_layout
 from relay_eps_hw.faults import Faults, fault
@@ -61,10 +61,9 @@ class Scan(wiring.Component):
         theirs = Signal(self._entry)
         m.d.sync += looked.valid.eq(0)
         with m.FSM():
-            with m.State("REST"):
-                with m.If(self.start):
-                    m.d.sync += [self.after.eq(0), self.alone.eq(0), self.overlap.eq(0), number.eq(0)]
-                    m.next = "LOAD"
+            with m.State("REST"), m.If(self.start):
+                m.d.sync += [self.after.eq(0), self.alone.eq(0), self.overlap.eq(0), number.eq(0)]
+                m.next = "LOAD"
             with m.State("LOAD"):
                 m.d.comb += [self.at.stream.eq(number), self.at.slot.eq(self.owner)]
                 m.d.sync += [mine.eq(self.entry), stream.eq(0), other.eq(self.oldest), left.eq(self.count)]

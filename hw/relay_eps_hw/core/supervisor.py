@@ -210,7 +210,9 @@ class Supervisor(wiring.Component):
 
     def _prepare(self, m: Module) -> None:
         """Look at the batch's own arguments."""
-        wrong_batch, batch_code = self._checked(m, "batch", self.batch_address, self.count * (DESCRIPTOR.size >> BLOCK_BITS))
+        wrong_batch, batch_code = self._checked(
+            m, "batch", self.batch_address, self.count * (DESCRIPTOR.size >> BLOCK_BITS)
+        )
         wrong_records, records_code = self._checked(m, "completion", self.completion_address, self.count)
         m.next = "RUN"
         with m.If(self.count == 0):

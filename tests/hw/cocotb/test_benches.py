@@ -11,7 +11,6 @@ import pytest
 from tests.hw.cocotb import runs
 from tests.hw.cocotb.benches import BENCHES, BRIEF, UNITS
 
-
 #: One array of lanes is the short form, and the core compiles for long; `make sim` and the slow tests run all.
 SLOW = ("lanes_1", "core")
 

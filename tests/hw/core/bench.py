@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relay_eps.fpga.batch import sections
+from relay_eps.fpga.interface import Fault
 from relay_eps_hw.core.config import CoreConfig
 from relay_eps_hw.core.top import core_verilog
-from relay_eps_hw.interface.codes import Fault
 from relay_eps_hw.interface.descriptors import SOURCES
 from relay_eps_hw.lane.timing import SHALLOW
-from relay_eps_sim.core import MemoryModel, SimulatedCore
+from relay_eps_sim.core import Direction, MemoryModel, SimulatedCore
 from tests.hw.core.batches import Batch, Rng, random_batch
 from tests.hw.core.reference import Expected, Trouble, check_fault_outcome, check_outcome
 from tests.hw.core.reference import run as expect
@@ -134,7 +134,7 @@ def error_response(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
     name, address, is_write = places[int(rng.integers(len(places)))]
     fault = Fault.WRITE_RESPONSE if is_write else Fault.READ_RESPONSE
     port = sim.config.port_of[name]
-    direction = "write" if is_write else "read"
+    direction: Direction = "write" if is_write else "read"
 
     def act() -> None:
         sim.fail(port, direction, address)
@@ -165,7 +165,7 @@ def reset_in_between(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
 def silence(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
     """A slave that answers no more, or takes no more addresses, in one direction of a port."""
     port = int(rng.integers(sim.config.ports))
-    direction = str(rng.choice(["read", "write"]))
+    direction: Direction = "write" if rng.integers(2) else "read"
     after, addresses = int(rng.integers(0, 6)), bool(rng.integers(2))
 
     def act() -> None:

@@ -19,7 +19,7 @@ from relay_eps_hw.faults import NONE, Faults
 from relay_eps_hw.interface.registers import REGISTERS
 from relay_eps_hw.interface.vendor import KERNEL
 from relay_eps_hw.verilog import convert
-from relay_eps_sim.core import MemoryModel, SimulatedCore
+from relay_eps_sim.core import Direction, MemoryModel, SimulatedCore
 from tests.hw.core.batches import bad_batches, random_batch
 from tests.hw.core.bench import ERRORS, carry_out, let_go
 from tests.hw.lane.stand_in import StandInLane
@@ -32,6 +32,7 @@ LIMIT = 60_000
 #: Faults that are not the core's own, and those that only a proof can be sure to find: `tests.hw.formal.test_gate`.
 LANES = ("lane.", "lanes.", "scalars.", "buffer.")
 PROVED = ("gate.",)
+DIRECTIONS: tuple[Direction, ...] = ("read", "write")
 Scenario = Callable[[SimulatedCore], tuple[object, ...]]
 
 
@@ -67,7 +68,8 @@ def seen(sim: SimulatedCore, batch, memory: MemoryModel, disturb: Callable[[], N
         sim.reset()
         let_go(sim)
         return ("bursts under way after the end",)
-    return image.tobytes(), tuple(ran.registers[name] for name in ERRORS), tuple(ran.breaches), control, counts, ran.traffic
+    errors = tuple(ran.registers[name] for name in ERRORS)
+    return image.tobytes(), errors, tuple(ran.breaches), control, counts, ran.traffic
 
 
 def scenarios(sim: SimulatedCore, rng: np.random.Generator) -> Iterator[Scenario]:
@@ -84,24 +86,23 @@ def scenarios(sim: SimulatedCore, rng: np.random.Generator) -> Iterator[Scenario
         strobeless = partial(sim.write_register, REGISTERS["batch_address"].offset, 0xFFFF_FFC0, 0)
         yield partial(seen, batch=batch, memory=quick, disturb=strobeless)
         for port in range(CONFIG.ports):
-            for direction in ("read", "write"):
+            for direction in DIRECTIONS:
                 after = int(rng.integers(0, 12))
                 mute = partial(sim.mute, port, direction, after)
                 yield partial(seen, batch=batch, memory=quick, disturb=mute)
         for descriptor in batch.descriptors[:8]:
             for name in ("m", "v", "wire"):
                 address = descriptor.addresses[name]
-                for direction in ("read", "write"):
+                for direction in DIRECTIONS:
                     fail = partial(sim.fail, CONFIG.port_of[name], direction, address)
                     yield partial(seen, batch=batch, memory=quick, disturb=fail)
-
 
     # Sections long enough to keep a port busy, with an error somewhere within them.
     batch = random_batch(rng, operations=6, longest=6000, layers=3)
     yield partial(seen, batch=batch, memory=MemoryModel(latency=60, shared=True))
     for _ in range(60):
         descriptor = batch.descriptors[int(rng.integers(batch.count))]
-        name, section = list(sections(descriptor).items())[0]
+        name, section = next(iter(sections(descriptor).items()))
         fail = partial(sim.fail, CONFIG.port_of[name], "read", section.address + int(rng.integers(section.nbytes)))
         yield partial(seen, batch=batch, memory=MemoryModel(latency=int(rng.integers(1, 30))), disturb=fail)
 
