@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from relay_eps.eps.formats import Format
 from relay_eps.fpga import interface
-from relay_eps.fpga.interface import Fault, Opcode, State
+from relay_eps.fpga.interface import SOURCES, Fault, Opcode, State
 
 #: The formats by the numbers that descriptors give them.
 FORMATS = (Format.FP32, Format.BF16, Format.FP16)
-#: What can meet a fault, by the number that records and registers give it.
-SOURCES = (*interface.STREAMS, "descriptors", "records")
 #: The streams whose elements a record counts.
 ACKNOWLEDGED = tuple(name.removesuffix("_acknowledged") for name in interface.RECORD if name.endswith("_acknowledged"))
 
@@ -88,7 +86,7 @@ class Record:
         stream: what met the fault, one of `SOURCES`; None without a fault.
         fault_address: where, in bytes.
         acknowledged: elements whose writes have their responses, by stream.
-        clocks: from when it could begin to its last response.
+        clocks: from when it entered the pipeline to its record.
     """
 
     number: int

@@ -12,6 +12,7 @@ VERSION = 1
 ALIGNMENT = 64
 LONGEST = 1073741823
 STREAMS = ("g", "m", "v", "p", "wire")
+SOURCES = ("g", "m", "v", "p", "wire", "descriptors", "records")
 SCALARS = ("scale", "b1", "c1", "b2", "c2", "r2", "eps", "k", "s")
 REGISTERS_SIZE = 4096
 REGISTERS = {

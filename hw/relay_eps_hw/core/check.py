@@ -301,7 +301,7 @@ class Check(wiring.Component):
             self.order.elements.length.eq(self._length),
             self.order.elements.half.eq(half),
         ]
-        for name, mask, every, chosen in (("reads", reads, READS, self.reads), ("writes", writes, WRITES, self.writes)):
+        for mask, every, chosen in ((reads, READS, self.reads), (writes, WRITES, self.writes)):
             for place, stream_name in enumerate(every):
                 m.d.comb += chosen[place].eq(mask[place] & (number == STREAMS.index(stream_name)))
         for place, stream_name in enumerate(READS):

@@ -51,7 +51,8 @@ class CoreConfig:
             allowed = ", ".join(map(str, ARRANGEMENTS))
             raise ValueError(f"{self.ports!r} ports are not supported: use one of {allowed}")
         _check_range("address_bits", self.address_bits, 32, 64)
-        self.shape
+        # A shape refuses beats and bursts that no port has.
+        Shape(self.beat_bytes, self.burst_beats)
         _check_range("latency", self.latency, 1, 4096)
         _check_range("build_id", self.build_id, 0, (1 << 64) - 1)
         _check_range("timeout", self.timeout, 1 << 6, 1 << 30)

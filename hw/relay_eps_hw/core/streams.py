@@ -1,4 +1,4 @@
-"""A stream of the core, from its sections to rows of the lanes, or back: a mover, and the way between beats and rows."""
+"""A stream of the core, from its sections to rows of the lanes, or back: a mover, and between beats and rows."""
 
 from __future__ import annotations
 

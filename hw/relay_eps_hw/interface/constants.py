@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay_eps_hw.interface.codes import Code, Fault, Opcode, State
-from relay_eps_hw.interface.descriptors import ALIGNMENT, DESCRIPTOR, LONGEST, RECORD, SCALARS, STREAMS
+from relay_eps_hw.interface.descriptors import ALIGNMENT, DESCRIPTOR, LONGEST, RECORD, SCALARS, SOURCES, STREAMS
 from relay_eps_hw.interface.layout import Layout
 from relay_eps_hw.interface.registers import IDENTITY, REGISTERS, VERSION
 
@@ -28,7 +28,8 @@ def constants() -> str:
         "LONGEST": str(LONGEST),
     }
     parts = [_HEAD, "\n".join(f"{name} = {value}" for name, value in numbers.items())]
-    parts.append("\n".join(f"{name} = {_tuple(value)}" for name, value in (("STREAMS", STREAMS), ("SCALARS", SCALARS))))
+    names = {"STREAMS": STREAMS, "SOURCES": SOURCES, "SCALARS": SCALARS}
+    parts.append("\n".join(f"{name} = {_tuple(value)}" for name, value in names.items()))
     parts += [_layout(layout) for layout in (REGISTERS, DESCRIPTOR, RECORD)]
     return "\n".join(parts) + "\n" + "".join(_codes(codes) for codes in (Opcode, State, Fault))
 

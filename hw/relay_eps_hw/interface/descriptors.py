@@ -73,6 +73,6 @@ RECORD = Layout(
             Place(f"{name}_acknowledged", 0x20 + 4 * number, f"Elements of {name} whose writes have their responses.")
             for number, name in enumerate(("m", "v", "p", "wire"))
         ),
-        Place("clocks", 0x30, "From when it could begin to its last response; stays at the largest number."),
+        Place("clocks", 0x30, "From when it entered the pipeline to its record; stays at the largest number."),
     ),
 )

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_eps.fpga import interface
-from relay_eps.fpga.batch import ACKNOWLEDGED, FORMATS, SOURCES, Descriptor, Record, Section, decode, encode, sections
-from relay_eps.fpga.interface import Fault, Opcode, State
+from relay_eps.fpga.batch import ACKNOWLEDGED, FORMATS, Descriptor, Record, Section, decode, encode, sections
+from relay_eps.fpga.interface import SOURCES, Fault, Opcode, State
 
 words = st.integers(0, (1 << 32) - 1)
 descriptors = st.builds(

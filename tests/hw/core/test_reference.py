@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from relay_eps.eps import golden
 from relay_eps.eps.formats import widen
 from relay_eps.eps.hyper import FoldScalars
-from relay_eps.fpga.batch import FORMATS, SOURCES, Descriptor, decode, encode, sections
-from relay_eps.fpga.interface import Fault, Opcode, State
+from relay_eps.fpga.batch import FORMATS, Descriptor, decode, encode, sections
+from relay_eps.fpga.interface import SOURCES, Fault, Opcode, State
 from relay_eps_hw.core.config import CoreConfig
 from relay_eps_hw.interface import descriptors as layouts
 from relay_eps_hw.interface.descriptors import RECORD

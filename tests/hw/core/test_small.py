@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator, SimulatorContext
 
-from relay_eps.fpga.batch import SOURCES, Descriptor, decode, encode
-from relay_eps.fpga.interface import Fault, Opcode, State
+from relay_eps.fpga.batch import Descriptor, decode, encode
+from relay_eps.fpga.interface import SOURCES, Fault, Opcode, State
 from relay_eps_hw.core.block_ram import BlockRam
 from relay_eps_hw.core.config import CoreConfig
 from relay_eps_hw.core.shape import Shape
