@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
 
 from relay_eps_hw.core.config import CoreConfig
+from relay_eps_hw.interface.codes import Opcode
 from relay_eps_sim.core import SimulatedCore
-from tests.hw.core.batches import bad_batches, random_batch
+from tests.hw.core.batches import bad_batches, coverage, random_batch
 from tests.hw.core.bench import DISTURBANCES, SMALL, simulated, wrong_when, wrong_with
 
 #: Of all arrangements and lane counts, beats narrower and wider than rows, short and long bursts, few address bits.
@@ -66,10 +68,18 @@ def test_every_shape_of_core_has_the_same_bits(rng: np.random.Generator, config:
 @pytest.mark.timeout(3000)
 def test_two_million_elements_and_ten_thousand_operations(sim: SimulatedCore, rng: np.random.Generator):
     elements = operations = 0
+    seen: set[tuple[str, str, str, str]] = set()
     while elements < 2_000_000 or operations < 10_000:
         longest = 40_000 if rng.random() < 0.05 else 1500
         batch = random_batch(rng, layers=5, operations=60, longest=longest, ragged=0.1)
         elements += sum(descriptor.length for descriptor in batch.descriptors)
         operations += batch.count
+        seen |= set(coverage(batch))
         assert wrong_with(sim, batch, rng) == []
-    print(f"{elements} elements in {operations} operations")
+    print(f"{elements} elements in {operations} operations, {len(seen)} combinations")
+    done = {opcode.name for opcode in Opcode} - {"BARRIER"}
+    for column in (1, 2, 3):
+        kinds = {key[column] for key in seen}
+        missed = set(product(done, kinds)) - {(key[0], key[column]) for key in seen}
+        # Not every operation has every stream and format.
+        assert column == 1 or missed == set()
