@@ -1,10 +1,11 @@
 """How fast a core is: clocks of a batch and bytes of a parameter, from its configuration alone.
 
-A model, not a measurement. Each clock a core takes a row of one element a lane, and each direction of each port moves a
-beat; a memory with one budget moves one beat a clock in both directions together. Whichever needs the most clocks is the
-`Estimate.limit`. To it are added what the pipeline costs: the clock between two operations, descriptors and records on
-port 0, filling and draining, and, for short layers, the few descriptors that can be under way at once.
-`benchmarks/core.py` holds it against the simulated core. What a board's memory gives is in `BOARDS`, and is not measured.
+A model, not a measurement. Each clock a core takes a row of one element a lane, and each direction of each port moves
+a beat; a memory with one budget moves one beat a clock in both directions together. Whichever needs the most clocks is
+the `Estimate.limit`. To it are added what the pipeline costs: the clock between two operations, descriptors and records
+on port 0, filling and draining, and, for short layers, the few descriptors that can be under way at once.
+`benchmarks/core.py` holds it against the simulated core. What a board's memory gives is in `BOARDS`, and is not
+measured.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 from relay_eps_hw.synthesis.paths import Paths, longest_paths
 from relay_eps_hw.synthesis.tools import run
+from relay_eps_hw.verilog import LANE_MODULE
 
 #: LUTs that one cell of RAM is made of.
 LUT_RAMS = {
@@ -39,6 +40,8 @@ _CELLS: tuple[tuple[str, str | None, int], ...] = (
     (r"DSP48E[12]", "dsp", 1),
     (r"RAMB18E[12]", "block_ram_18k", 1),
     (r"RAMB36E[12]", "block_ram_18k", 2),
+    # Where lanes are left out, they are black boxes.
+    (LANE_MODULE, None, 0),
     (r"CARRY[48]|MUXF[789]|INV|GND|VCC|\$scopeinfo", None, 0),
 )
 

@@ -1,0 +1,25 @@
+"""The core without its lanes, to see what control and movers cost."""
+
+from __future__ import annotations
+
+from amaranth.lib.wiring import In
+
+from relay_eps_hw.core.config import CoreConfig
+from relay_eps_hw.core.top import Top
+from relay_eps_hw.interface.vendor import KERNEL
+from relay_eps_hw.lane.lane import Lane
+from relay_eps_hw.lane.timing import DEEP
+from relay_eps_hw.verilog import LANE_MODULE, LaneInstance, convert
+
+
+def around_lanes(config: CoreConfig) -> str:
+    """The Verilog of a core whose lanes are black boxes; the buffer of their results is still there."""
+    lane = LaneInstance(Lane(DEEP))
+    top = Top(config, lambda: LaneInstance(Lane(DEEP)))
+    ports = [port for _, _, port in top.signature.flatten(top)]
+    members = ["input clk", "input rst"]
+    for name, member in lane.signature.members.items():
+        direction = "input" if member.flow is In else "output"
+        members.append(f"{direction} [{len(getattr(lane, name)) - 1}:0] {name}")
+    box = f"(* blackbox *) module {LANE_MODULE}({', '.join(members)}); endmodule\n"
+    return box + convert(top, KERNEL, ports)
