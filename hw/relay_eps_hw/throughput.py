@@ -21,8 +21,6 @@ from relay_eps_hw.interface.descriptors import DESCRIPTOR, RECORD, STREAMS
 
 #: Bytes of an element by format, as descriptors number them: fp32, bf16, fp16.
 FORMAT_BYTES = (4, 2, 2)
-#: Clocks that looking at a descriptor takes.
-CHECK = 60
 #: Clocks of a descriptor's way besides its rows and the memory: queues, arbiters, and shallow lanes.
 PIPELINE = 50
 
