@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+# On some CPUs MKL's products depend, in their last bits, on where in memory the operands lie; tests that compare bits
+# need it to keep to one way. It is read when torch is first imported.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
 # No deadline: the machine may be busy. A failure prints the blob that replays it. A suite that several servers run
 # through is one class with several subclasses, which hypothesis calls differing executors.
 settings.register_profile(
