@@ -35,7 +35,7 @@ INK, FAINT, LINE = "#0f172a", "#64748b", "#2563eb"
 #: What is drawn over time: a name, and the signal it is read from, by its path in the design.
 SHOWN = {
     "start": ("core.control.start",),
-    "descriptor: address": ("m_axi_port_0_arvalid",),
+    "descriptor, g: address": ("m_axi_port_0_arvalid",),
     "descriptor, g: data": ("m_axi_port_0_rvalid",),
     "enters the pipeline": ("core.engine.check.issue",),
     "m: address": ("m_axi_port_1_arvalid",),
@@ -46,6 +46,8 @@ SHOWN = {
     "m: write address": ("m_axi_port_1_awvalid",),
     "m: write data": ("m_axi_port_1_wvalid",),
     "m: response": ("m_axi_port_1_bvalid",),
+    "v: write data": ("m_axi_port_2_wvalid",),
+    "v: response": ("m_axi_port_2_bvalid",),
     "record: write data": ("m_axi_port_0_wvalid",),
     "record: response": ("m_axi_port_0_bvalid",),
     "interrupt": ("interrupt",),
@@ -141,7 +143,7 @@ def draw_waves(waves: Mapping[str, Sequence[bool]], begin: int, end: int) -> str
 
 def draw_way(clocks: Sequence[int]) -> str:
     """The stations of `WAY` with the clock at which the fold first came to each."""
-    wide, tall, columns, gap = 190, 84, 4, 34
+    wide, tall, columns, gap = 210, 84, 4, 34
     rows = -(-len(WAY) // columns)
     width, height = columns * (wide + gap) + 10, rows * (tall + gap) + 10
     parts = [_head(width, height)]

@@ -21,8 +21,10 @@ from relay_eps_hw.interface.descriptors import DESCRIPTOR, RECORD, STREAMS
 
 #: Bytes of an element by format, as descriptors number them: fp32, bf16, fp16.
 FORMAT_BYTES = (4, 2, 2)
-#: Clocks of a descriptor's way besides its rows and the memory: queues, arbiters, and shallow lanes.
-PIPELINE = 50
+#: Clocks of a row's way through queues and shallow lanes.
+PIPELINE = 25
+#: Clocks from a descriptor's last response until another one has its slot.
+RETIRE = 36
 
 
 class Bound(Enum):
@@ -148,40 +150,53 @@ def limit(config: CoreConfig, work: Work, memory: Memory) -> int:
     return max(work.rows(config.lanes), port_clocks(beats(config, work), memory))
 
 
-def check_clocks(work: Work) -> int:
-    """Clocks in which a descriptor is read, compared with all that can be under way before it, and ordered."""
+def check_clocks(work: Work, others: int) -> int:
+    """Clocks in which a descriptor is read, compared with so many that are under way before it, and ordered."""
     words = DESCRIPTOR.size // 8
     used = [number for number, name in enumerate(STREAMS) if name in work.reads or name in work.writes]
-    compared = sum((SLOTS - 1) * len(STREAMS) + number + 1 for number in used)
+    compared = sum(others * len(STREAMS) + number + 1 for number in used)
     return words + compared + 2 * len(STREAMS) + 3
 
 
 def estimate(config: CoreConfig, work: Work, memory: Memory) -> Estimate:
     """What a batch takes on a core whose memory answers so."""
-    rows, counts = work.rows(config.lanes), beats(config, work)
+    count, least, counts = work.descriptors, limit(config, work, memory), beats(config, work)
     (read, written), *others = counts
     own = ((read + DESCRIPTOR.size // config.beat_bytes, written + RECORD.size // config.beat_bytes), *others)
-    # Filled once: the first burst of each stream that is read on the port, and the last of each that is written.
-    fill = PIPELINE + config.burst_beats * _sharing(config, work)
-    way = check_clocks(work) + 2 * memory.latency + fill
+    # The pipeline is filled once, and the last burst of each stream of a port goes when all of it is there.
+    fill = PIPELINE + config.burst_beats * _written_together(config, work)
+    ported = float(count * port_clocks(own, memory))
     ways = {
-        Bound.LANES: float(rows + 1),
-        Bound.PORT: float(port_clocks(own, memory)),
-        Bound.LATENCY: _latency_clocks(config, work, counts, memory),
-        Bound.DESCRIPTORS: max(check_clocks(work), (way + limit(config, work, memory)) / SLOTS),
+        Bound.LANES: float(count * (work.rows(config.lanes) + 1) + fill),
+        # With one budget reads run ahead while nothing is written, and the port is busy to the end.
+        Bound.PORT: ported if memory.is_shared else ported + fill,
+        Bound.LATENCY: count * _latency_clocks(config, work, counts, memory) + fill,
+        Bound.DESCRIPTORS: _turns(work, 2 * memory.latency + fill + least) + least + fill,
     }
     bound = max(ways, key=lambda each: ways[each])
     return Estimate(
-        limit=limit(config, work, memory) * work.descriptors,
-        clocks=round(ways[bound] * work.descriptors + fill),
+        limit=least * count,
+        clocks=round(ways[bound]),
         bound=bound,
         bytes_per_parameter=work.bytes_per_parameter,
     )
 
 
-def _sharing(config: CoreConfig, work: Work) -> int:
-    """Streams that are read and written on the port that has the most of them."""
-    ports = [config.port_of[name] for name in (*work.reads, *work.writes)]
+def _turns(work: Work, way: int) -> float:
+    """Clocks from the first descriptor's data to the last one's, where each has a slot from its check to its record.
+
+    A descriptor waits for the slot of the one `SLOTS` before it, or for the check of the one before it; the shorter the
+    way, the fewer there are to be compared with.
+    """
+    few, many = check_clocks(work, 1), check_clocks(work, SLOTS - 1)
+    turn = (few + way + RETIRE) / SLOTS
+    checked = few if turn < few else min(many, turn)
+    return checked * min(work.descriptors - 1, SLOTS - 1) + max(turn, checked) * max(work.descriptors - SLOTS, 0)
+
+
+def _written_together(config: CoreConfig, work: Work) -> int:
+    """Streams that are written on the port that has the most of them."""
+    ports = [config.port_of[name] for name in work.writes]
     return max(ports.count(port) for port in ports)
 
 

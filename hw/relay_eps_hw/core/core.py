@@ -222,8 +222,6 @@ class Core(wiring.Component):
         ]
         every: list[ReadPort | WritePort] = [*readers.values(), *writers.values()]
         records = writers[0]
-        of_records = self._on(0, WRITERS).index(len(WRITES))
-        failed = records.fault.found & (records.fault.number == of_records)
         dead = Signal(len(STREAMS))
         halves_of = [[ports[k] for ports in (readers, writers) if k in ports] for k in range(self._config.ports)]
         m.d.comb += dead.eq(Cat(Cat(half.dead for half in halves).any() for halves in halves_of))
@@ -232,7 +230,7 @@ class Core(wiring.Component):
             supervisor.trouble.eq(first_trouble(m, halves, self._config.shape)),
             supervisor.resting.eq(Cat(port.idle | port.dead for port in every).all()),
             supervisor.dead.eq(dead.any()),
-            supervisor.unrecorded.eq(failed | records.dead),
+            supervisor.unrecorded.eq(records.lost | records.dead),
             control.error_number.eq(found.number),
             control.error_address.eq(found.address),
         ]

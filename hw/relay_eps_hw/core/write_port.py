@@ -33,6 +33,7 @@ class WritePort(wiring.Component):
         idle (out, 1): every burst has its response, and no address waits.
         dead (out, 1): the slave has not answered, and still owes it.
         fault (out, `Shape.fault`): the first error response, or that the slave has not answered.
+        lost (out, 1): a burst of the stream that lasts had an error response, be it the first or not.
 
     Args:
         streams: how many.
@@ -75,6 +76,7 @@ class WritePort(wiring.Component):
                 "idle": Out(1),
                 "dead": Out(1),
                 "fault": Out(shape.fault(streams)),
+                "lost": Out(1),
             }
         )
 
@@ -157,3 +159,7 @@ class WritePort(wiring.Component):
             self.fault.eq(watch.fault),
             self.dead.eq(watch.dead),
         ]
+        with m.If(self.clear):
+            m.d.sync += self.lost.eq(0)
+        with m.Elif(answered & bus.bresp[1] & self._lasting.bit_select(head.number, 1)):
+            m.d.sync += self.lost.eq(1)

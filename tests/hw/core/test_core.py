@@ -8,11 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from relay_eps.fpga import interface
+from relay_eps.fpga.batch import Descriptor, encode
 from relay_eps_hw.core.config import CoreConfig
-from relay_eps_hw.interface.codes import Opcode
-from relay_eps_sim.core import SimulatedCore
+from relay_eps_hw.interface.codes import Fault, Opcode
+from relay_eps_sim.core import MemoryModel, SimulatedCore
 from tests.hw.core.batches import bad_batches, coverage, random_batch
-from tests.hw.core.bench import DISTURBANCES, SMALL, simulated, wrong_when, wrong_with
+from tests.hw.core.bench import DISTURBANCES, SMALL, let_go, simulated, wrong_when, wrong_with
 
 #: Of all arrangements and lane counts, beats narrower and wider than rows, short and long bursts, few address bits.
 SHAPES = (
@@ -48,6 +50,23 @@ def test_whatever_goes_wrong_is_recorded_and_the_next_batch_runs(
 ):
     for _ in range(15):
         assert wrong_when(sim, rng, disturbance) == []
+
+
+def test_a_record_that_cannot_be_written_after_another_error_ends_the_batch_too(
+    sim: SimulatedCore, rng: np.random.Generator
+):
+    fill = Descriptor(interface.Opcode.FILL, 64, addresses={"wire": 0x1000})
+    memory = np.zeros(0x2000, np.uint8)
+    memory[:128] = encode([fill]).ravel()
+    sim.attach(0, memory)
+    sim.configure(MemoryModel(latency=5))
+    sim.fail(0, "write", 0x1000)
+    sim.fail(0, "write", 0x400)
+    sim.start(0, 1, 0x400)
+    sim.finish(50_000)
+    assert sim.get("error") & 0xFF == Fault.WRITE_RESPONSE
+    let_go(sim)
+    assert wrong_with(sim, random_batch(rng), rng) == []
 
 
 @pytest.mark.slow
