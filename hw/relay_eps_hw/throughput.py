@@ -4,12 +4,14 @@ A model, not a measurement. Each clock a core takes a row of one element a lane,
 a beat; a memory with one budget moves one beat a clock in both directions together. Whichever needs the most clocks is
 the `Estimate.limit`. To it are added what the pipeline costs: the clock between two operations, descriptors and records
 on port 0, filling and draining, and, for short layers, the few descriptors that can be under way at once.
-`benchmarks/core.py` holds it against the simulated core. What a board's memory gives is in `BOARDS`, and is not
-measured.
+`benchmarks/core.py` holds it against the simulated core, from which its few constants are; of batches that take less
+than a thousand clocks, or of layers so short that they wait for descriptors, it tells no more than the order. What a
+board's memory gives is in `BOARDS`, and is not measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -25,6 +27,8 @@ FORMAT_BYTES = (4, 2, 2)
 PIPELINE = 25
 #: Clocks from a descriptor's last response until another one has its slot.
 RETIRE = 36
+#: Clocks from a beat's leaving its queue to the address that takes its place.
+TURNAROUND = 2
 
 
 class Bound(Enum):
@@ -163,15 +167,16 @@ def estimate(config: CoreConfig, work: Work, memory: Memory) -> Estimate:
     count, least, counts = work.descriptors, limit(config, work, memory), beats(config, work)
     (read, written), *others = counts
     own = ((read + DESCRIPTOR.size // config.beat_bytes, written + RECORD.size // config.beat_bytes), *others)
-    # The pipeline is filled once, and the last burst of each stream of a port goes when all of it is there.
-    fill = PIPELINE + config.burst_beats * _written_together(config, work)
-    ported = float(count * port_clocks(own, memory))
+    # The pipeline is filled once, and the last burst of each stream of a port goes when all of it is there. With one
+    # budget reads run ahead while nothing is written, and the port is busy to the end.
+    fill = PIPELINE + config.burst_beats * _together(config, work.writes)
+    drained = 0 if memory.is_shared and least > work.rows(config.lanes) else fill
+    way = 2 * memory.latency + fill + least
     ways = {
         Bound.LANES: float(count * (work.rows(config.lanes) + 1) + fill),
-        # With one budget reads run ahead while nothing is written, and the port is busy to the end.
-        Bound.PORT: ported if memory.is_shared else ported + fill,
-        Bound.LATENCY: count * _latency_clocks(config, work, counts, memory) + fill,
-        Bound.DESCRIPTORS: _turns(work, 2 * memory.latency + fill + least) + least + fill,
+        Bound.PORT: float(count * port_clocks(own, memory) + drained),
+        Bound.LATENCY: _latency_clocks(config, work, counts, memory) + fill,
+        Bound.DESCRIPTORS: _turns(work, way) + least + drained,
     }
     bound = max(ways, key=lambda each: ways[each])
     return Estimate(
@@ -188,24 +193,24 @@ def _turns(work: Work, way: int) -> float:
     A descriptor waits for the slot of the one `SLOTS` before it, or for the check of the one before it; the shorter the
     way, the fewer there are to be compared with.
     """
-    few, many = check_clocks(work, 1), check_clocks(work, SLOTS - 1)
-    turn = (few + way + RETIRE) / SLOTS
-    checked = few if turn < few else min(many, turn)
+    turn = (check_clocks(work, SLOTS - 2) + way + RETIRE) / SLOTS
+    checked = max(check_clocks(work, 1), min(check_clocks(work, SLOTS - 1), turn))
     return checked * min(work.descriptors - 1, SLOTS - 1) + max(turn, checked) * max(work.descriptors - SLOTS, 0)
 
 
-def _written_together(config: CoreConfig, work: Work) -> int:
-    """Streams that are written on the port that has the most of them."""
-    ports = [config.port_of[name] for name in work.writes]
+def _together(config: CoreConfig, streams: Iterable[str]) -> int:
+    """Of these streams, how many the port has that has the most of them."""
+    ports = [config.port_of[name] for name in streams]
     return max(ports.count(port) for port in ports)
 
 
 def _latency_clocks(config: CoreConfig, work: Work, counts: tuple[tuple[int, int], ...], memory: Memory) -> float:
     """Clocks that the queues allow: a stream has so many beats under way, a port so many bursts."""
-    turn = memory.latency + 2 * config.burst_beats
+    turn = memory.latency + config.burst_beats * _together(config, work.reads) + TURNAROUND
     stream = max(-(-work.length * size // config.beat_bytes) for size in work.reads.values()) / config.read_rows
     port = max(max(count) for count in counts) / (config.outstanding * config.burst_beats)
-    return turn * max(stream, port)
+    turns = work.descriptors * max(stream, port)
+    return turn * max(turns - 1, 0.0) + config.read_rows * min(turns, 1.0)
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,13 @@ def test_bytes_of_a_parameter_are_those_of_the_operations_streams(bench: Bench, 
     assert bench.measure(work, Memory()).bytes_per_parameter == BYTES[work]
 
 
+@pytest.mark.parametrize("descriptors", [1, 6])
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("operation", [Opcode.FOLD, Opcode.APPLY, Opcode.FOLD_APPLY])
-def test_the_simulated_core_is_as_fast_as_the_model_says(bench: Bench, operation: Opcode, is_shared: bool):
-    work = Work(operation, 2048, descriptors=6)
+def test_the_simulated_core_is_as_fast_as_the_model_says(
+    bench: Bench, operation: Opcode, is_shared: bool, descriptors: int
+):
+    work = Work(operation, 2048, descriptors=descriptors)
     clocks = bench.measure(work, Memory(is_shared=is_shared)).clocks
     expected = estimate(SMALL, work, Memory(is_shared=is_shared))
     assert clocks == pytest.approx(expected.clocks, rel=0.05)
