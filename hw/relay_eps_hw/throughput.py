@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from relay_eps_hw.core.config import CoreConfig
-from relay_eps_hw.core.rules import LANE_OPERATIONS, USES, WIRE_HAS_FORMAT, WIRE_IS_OPTIONAL
 from relay_eps_hw.core.shape import SLOTS
 from relay_eps_hw.interface.codes import Opcode
 from relay_eps_hw.interface.descriptors import DESCRIPTOR, RECORD, STREAMS
+from relay_eps_hw.interface.operations import LANE_OPERATIONS, USES, WIRE_HAS_FORMAT, WIRE_IS_OPTIONAL
 
 #: Bytes of an element by format, as descriptors number them: fp32, bf16, fp16.
 FORMAT_BYTES = (4, 2, 2)

@@ -17,24 +17,7 @@ from relay_eps.fpga.interface import SOURCES, Fault, Opcode, State
 FORMATS = (Format.FP32, Format.BF16, Format.FP16)
 #: The streams whose elements a record counts.
 ACKNOWLEDGED = tuple(name.removesuffix("_acknowledged") for name in interface.RECORD if name.endswith("_acknowledged"))
-
-#: Which streams each operation reads, and which it writes; `sections` knows what depends on the descriptor.
-_USES: dict[Opcode, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    Opcode.FOLD: (("g", "m", "v"), ("m", "v")),
-    Opcode.APPLY: (("m", "v", "p"), ("p", "wire")),
-    Opcode.FOLD_APPLY: (("g", "m", "v", "p"), ("m", "v", "p", "wire")),
-    Opcode.ACCUMULATE: (("g", "m"), ("m",)),
-    Opcode.FETCH: (("p",), ("wire",)),
-    Opcode.COPY: (("p",), ("wire",)),
-    Opcode.FILL: ((), ("wire",)),
-    Opcode.BARRIER: ((), ()),
-    Opcode.IDENTIFY: ((), ("wire",)),
-}
 _WORD_BYTES = 4
-#: Operations that write no wire copy where its address is 0.
-_WIRE_IS_OPTIONAL = (Opcode.APPLY, Opcode.FOLD_APPLY)
-#: Operations whose wire stream has the wire format; that of the others is words.
-_WIRE_HAS_FORMAT = (*_WIRE_IS_OPTIONAL, Opcode.FETCH)
 
 
 @dataclass(frozen=True)
@@ -103,10 +86,10 @@ class Record:
 
 def sections(descriptor: Descriptor) -> dict[str, Section]:
     """The streams that an operation uses, in the order of `interface.STREAMS`; ValueError for an unknown format."""
-    reads, writes = _USES[descriptor.opcode]
+    reads, writes = interface.USES[descriptor.opcode]
     if descriptor.opcode is Opcode.ACCUMULATE and descriptor.first:
         reads = ("g",)
-    if descriptor.opcode in _WIRE_IS_OPTIONAL and not descriptor.addresses.get("wire", 0):
+    if descriptor.opcode in interface.WIRE_IS_OPTIONAL and not descriptor.addresses.get("wire", 0):
         writes = tuple(name for name in writes if name != "wire")
     return {
         name: Section(
@@ -123,7 +106,7 @@ def sections(descriptor: Descriptor) -> dict[str, Section]:
 def _itemsize(descriptor: Descriptor, stream: str) -> int:
     if stream == "g":
         return _format("g_format", descriptor.g_format).itemsize
-    if stream == "wire" and descriptor.opcode in _WIRE_HAS_FORMAT:
+    if stream == "wire" and descriptor.opcode in interface.WIRE_HAS_FORMAT:
         return _format("wire_format", descriptor.wire_format).itemsize
     return _WORD_BYTES
 

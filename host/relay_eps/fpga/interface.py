@@ -160,3 +160,19 @@ class Fault(IntEnum):
     RESET = 10
     DEAD_PORT = 11
     ADDRESS = 12
+
+
+#: By operation: the streams read, and written. A first accumulate does not read m.
+USES = {
+    Opcode.FOLD: (("g", "m", "v"), ("m", "v")),
+    Opcode.APPLY: (("m", "v", "p"), ("p", "wire")),
+    Opcode.FOLD_APPLY: (("g", "m", "v", "p"), ("m", "v", "p", "wire")),
+    Opcode.ACCUMULATE: (("g", "m"), ("m",)),
+    Opcode.FETCH: (("p",), ("wire",)),
+    Opcode.COPY: (("p",), ("wire",)),
+    Opcode.FILL: ((), ("wire",)),
+    Opcode.BARRIER: ((), ()),
+    Opcode.IDENTIFY: ((), ("wire",)),
+}
+WIRE_IS_OPTIONAL = (Opcode.APPLY, Opcode.FOLD_APPLY)
+WIRE_HAS_FORMAT = (Opcode.APPLY, Opcode.FOLD_APPLY, Opcode.FETCH)

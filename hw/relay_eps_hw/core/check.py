@@ -7,14 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core.fetch import WORD_BITS
-from relay_eps_hw.core.rules import (
-    LANE_OPERATIONS,
-    WIRE_HAS_FORMAT,
-    one_of,
-    reserved_bits,
-    scalar_is_bad,
-    uses,
-)
+from relay_eps_hw.core.rules import one_of, reserved_bits, scalar_is_bad, uses
 from relay_eps_hw.core.scalars import PAIRS, PATTERN
 from relay_eps_hw.core.scan import Scan
 from relay_eps_hw.core.sections import READS, SLOT_BITS, WRITES, order_layout
@@ -23,6 +16,7 @@ from relay_eps_hw.core.table import BLOCK_BITS, STREAM_BITS, Table
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.interface.codes import Fault, Opcode
 from relay_eps_hw.interface.descriptors import DESCRIPTOR, LONGEST, SCALARS, SOURCES, STREAMS
+from relay_eps_hw.interface.operations import LANE_OPERATIONS, WIRE_HAS_FORMAT, WIRE_IS_OPTIONAL
 from relay_eps_hw.lane.beat import SIGNED
 
 FAULT_BITS = 8
@@ -263,7 +257,7 @@ class Check(wiring.Component):
         if name == "wire":
             # Whether there is a wire copy shows only in its own address.
             m.d.sync += self._has_wire.eq(self.word.any())
-            m.d.comb += is_used.eq(Mux(self._is_apply(), self.word.any(), used[number]))
+            m.d.comb += is_used.eq(Mux(one_of(self._opcode, WIRE_IS_OPTIONAL), self.word.any(), used[number]))
         # (4n - 1) / 64, and half of it.
         offset = Signal(30, name=f"{name}_offset")
         m.d.comb += offset.eq(Mux(self._is_half(Const(number, STREAM_BITS)), self._less >> 5, self._less >> 4))
@@ -284,9 +278,6 @@ class Check(wiring.Component):
         self._fault(m, is_used & outside, Fault.ADDRESS, number, address)
         misaligned = fault(self.faults, "check.alignment", ~aligned, Const(0, 1))
         self._fault(m, is_used & misaligned, Fault.ALIGNMENT, number, address)
-
-    def _is_apply(self) -> Value:
-        return one_of(self._opcode, (Opcode.APPLY, Opcode.FOLD_APPLY))
 
     def _order(self, m: Module, table: Table, scan: Scan, number: Value, reads: Value, writes: Value) -> None:
         """The section of one stream, to whoever reads or writes it."""

@@ -1,4 +1,4 @@
-"""What each operation reads and writes, and which numbers a descriptor may hold: the rules that `Check` goes by."""
+"""The rules that `Check` goes by, as logic: what an operation uses, and which numbers a descriptor may hold."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ from amaranth.hdl import Module, Signal, Value
 from relay_eps_hw.core.sections import READS, WRITES
 from relay_eps_hw.interface.codes import Opcode
 from relay_eps_hw.interface.descriptors import DESCRIPTOR, STREAMS
-
-#: By operation: the streams read, and written; ``wire`` of an apply only where it has an address.
-USES: dict[Opcode, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    Opcode.FOLD: (("g", "m", "v"), ("m", "v")),
-    Opcode.APPLY: (("m", "v", "p"), ("p", "wire")),
-    Opcode.FOLD_APPLY: (("g", "m", "v", "p"), ("m", "v", "p", "wire")),
-    Opcode.ACCUMULATE: (("g", "m"), ("m",)),
-    Opcode.FETCH: (("p",), ("wire",)),
-    Opcode.COPY: (("p",), ("wire",)),
-    Opcode.FILL: ((), ("wire",)),
-    Opcode.BARRIER: ((), ()),
-    Opcode.IDENTIFY: ((), ("wire",)),
-}
-#: Operations that pass through the lanes, and those whose wire copy may be left out.
-LANE_OPERATIONS = (Opcode.FOLD, Opcode.APPLY, Opcode.FOLD_APPLY, Opcode.ACCUMULATE, Opcode.FETCH)
-WIRE_IS_OPTIONAL = (Opcode.APPLY, Opcode.FOLD_APPLY)
-WIRE_HAS_FORMAT = (Opcode.APPLY, Opcode.FOLD_APPLY, Opcode.FETCH)
+from relay_eps_hw.interface.operations import USES, WIRE_IS_OPTIONAL
 
 
 def uses(m: Module, opcode: Value, first: Value, has_wire: Value) -> tuple[Signal, Signal, Signal]:

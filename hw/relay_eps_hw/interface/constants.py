@@ -5,6 +5,7 @@ from __future__ import annotations
 from relay_eps_hw.interface.codes import Code, Fault, Opcode, State
 from relay_eps_hw.interface.descriptors import ALIGNMENT, DESCRIPTOR, LONGEST, RECORD, SCALARS, SOURCES, STREAMS
 from relay_eps_hw.interface.layout import Layout
+from relay_eps_hw.interface.operations import USES, WIRE_HAS_FORMAT, WIRE_IS_OPTIONAL
 from relay_eps_hw.interface.registers import IDENTITY, REGISTERS, VERSION
 
 _HEAD = '''\
@@ -31,11 +32,22 @@ def constants() -> str:
     names = {"STREAMS": STREAMS, "SOURCES": SOURCES, "SCALARS": SCALARS}
     parts.append("\n".join(f"{name} = {_tuple(value)}" for name, value in names.items()))
     parts += [_layout(layout) for layout in (REGISTERS, DESCRIPTOR, RECORD)]
-    return "\n".join(parts) + "\n" + "".join(_codes(codes) for codes in (Opcode, State, Fault))
+    codes = "".join(_codes(codes) for codes in (Opcode, State, Fault))
+    return "\n".join(parts) + "\n" + codes + _operations()
 
 
 def _tuple(names: tuple[str, ...]) -> str:
-    return f"({', '.join(f'{chr(34)}{name}{chr(34)}' for name in names)})"
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"({quoted},)" if len(names) == 1 else f"({quoted})"
+
+
+def _operations() -> str:
+    lines = ["", "", "#: By operation: the streams read, and written. A first accumulate does not read m.", "USES = {"]
+    lines += [f"    Opcode.{code.name}: ({_tuple(read)}, {_tuple(written)})," for code, (read, written) in USES.items()]
+    lines.append("}")
+    for name, codes in (("WIRE_IS_OPTIONAL", WIRE_IS_OPTIONAL), ("WIRE_HAS_FORMAT", WIRE_HAS_FORMAT)):
+        lines.append(f"{name} = ({', '.join(f'Opcode.{code.name}' for code in codes)})")
+    return "\n".join(lines) + "\n"
 
 
 def _layout(layout: Layout) -> str:
