@@ -61,12 +61,7 @@ def lanes_verilog(
     """
     lane = Lane(depths, target=target, faults=faults)
     array = Lanes(lanes, lambda: LaneInstance(lane), faults=faults)
-    texts = []
-    for component, name in ((array, LANES_MODULE), (lane, LANE_MODULE)):
-        ports = [port for _, _, port in component.signature.flatten(component)]
-        if faults is not None:
-            ports.append(faults.select)
-        texts.append(convert(component, name, ports))
+    texts = (module(component, name, faults) for component, name in ((array, LANES_MODULE), (lane, LANE_MODULE)))
     return "\n".join([_payloads(array), *texts])
 
 
@@ -84,6 +79,12 @@ write_verilog -norename
 _ATTRIBUTES = " ".join(
     f"-remove {name}" for name in ("generator", "top", "src", "amaranth.hierarchy", "amaranth.decoding")
 )
+
+
+def module(component: Any, name: str, faults: Faults | None = None) -> str:
+    """The Verilog of ``component`` as the module ``name``, with its own ports, and ``fault`` where there are faults."""
+    ports = [port for _, _, port in component.signature.flatten(component)]
+    return convert(component, name, ports if faults is None else [*ports, faults.select])
 
 
 def convert(component: Any, name: str, ports: Sequence[Any]) -> str:

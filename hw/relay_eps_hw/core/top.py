@@ -17,7 +17,7 @@ from relay_eps_hw.interface.vendor import KERNEL, SLAVE, port_name
 from relay_eps_hw.lane.lane import Lane
 from relay_eps_hw.lane.timing import DEEP, Depths
 from relay_eps_hw.targets import Target
-from relay_eps_hw.verilog import LANE_MODULE, LaneInstance, convert
+from relay_eps_hw.verilog import LANE_MODULE, LaneInstance, module
 
 
 class Top(wiring.Component):
@@ -71,10 +71,4 @@ def core_verilog(
     """
     lane = Lane(depths, target=target, faults=faults)
     top = Top(config, lambda: LaneInstance(lane), faults=faults)
-    texts = []
-    for component, name in ((top, KERNEL), (lane, LANE_MODULE)):
-        ports = [port for _, _, port in component.signature.flatten(component)]
-        if faults is not None:
-            ports.append(faults.select)
-        texts.append(convert(component, name, ports))
-    return "\n".join(texts)
+    return "\n".join(module(component, name, faults) for component, name in ((top, KERNEL), (lane, LANE_MODULE)))

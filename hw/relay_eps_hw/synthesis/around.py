@@ -9,17 +9,15 @@ from relay_eps_hw.core.top import Top
 from relay_eps_hw.interface.vendor import KERNEL
 from relay_eps_hw.lane.lane import Lane
 from relay_eps_hw.lane.timing import DEEP
-from relay_eps_hw.verilog import LANE_MODULE, LaneInstance, convert
+from relay_eps_hw.verilog import LANE_MODULE, LaneInstance, module
 
 
 def around_lanes(config: CoreConfig) -> str:
     """The Verilog of a core whose lanes are black boxes; the buffer of their results is still there."""
-    lane = LaneInstance(Lane(DEEP))
-    top = Top(config, lambda: LaneInstance(Lane(DEEP)))
-    ports = [port for _, _, port in top.signature.flatten(top)]
-    members = ["input clk", "input rst"]
+    lane = Lane(DEEP)
+    ports = ["input clk", "input rst"]
     for name, member in lane.signature.members.items():
         direction = "input" if member.flow is In else "output"
-        members.append(f"{direction} [{len(getattr(lane, name)) - 1}:0] {name}")
-    box = f"(* blackbox *) module {LANE_MODULE}({', '.join(members)}); endmodule\n"
-    return box + convert(top, KERNEL, ports)
+        ports.append(f"{direction} [{len(getattr(lane, name)) - 1}:0] {name}")
+    box = f"(* blackbox *) module {LANE_MODULE}({', '.join(ports)}); endmodule\n"
+    return box + module(Top(config, lambda: LaneInstance(lane)), KERNEL)

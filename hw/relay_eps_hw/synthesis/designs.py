@@ -21,7 +21,7 @@ from relay_eps_hw.lane.lane import Lane
 from relay_eps_hw.lane.lanes import Lanes
 from relay_eps_hw.lane.timing import DEEP
 from relay_eps_hw.targets import Target
-from relay_eps_hw.verilog import LANES_MODULE, convert, lanes_verilog
+from relay_eps_hw.verilog import LANES_MODULE, convert, lanes_verilog, module
 
 FRAME_MODULE = "frame"
 
@@ -84,8 +84,7 @@ def unit_design(name: str, depth: int | None = None) -> Design:
     unit = UNITS[name](depth, Target.GENERIC)
 
     def verilog(target: Target) -> str:
-        built = UNITS[name](depth, target)
-        return convert(built, name, [port for _, _, port in built.signature.flatten(built)])
+        return module(UNITS[name](depth, target), name)
 
     return Design(name, unit.latency, name, _ports(unit), verilog)
 

@@ -15,7 +15,7 @@ from relay_eps_hw.core.config import CoreConfig
 from relay_eps_hw.core.top import core_verilog
 from relay_eps_hw.interface.vendor import KERNEL
 from relay_eps_hw.lane.timing import SHALLOW
-from relay_eps_hw.verilog import LANE_MODULE, LANES_MODULE, convert, lanes_verilog
+from relay_eps_hw.verilog import LANE_MODULE, LANES_MODULE, lanes_verilog, module
 from tests.hw.floats.cases import CASES
 
 #: Registers in each unit of the bench of units.
@@ -65,15 +65,13 @@ def design(bench: str) -> tuple[str, str]:
     if bench == "core":
         return KERNEL, core_verilog(CORE, depths=SHALLOW)
     if bench not in LANES:
-        top = _SideBySide()
-        ports = [port for _, _, port in top.signature.flatten(top)]
-        return "units", _without_guards_covered(convert(top, "units", ports))
-    around, module, lane = lanes_verilog(LANES[bench], depths=SHALLOW).partition(f"module {LANE_MODULE}(")
+        return "units", _without_guards_covered(module(_SideBySide(), "units"))
+    around, head, lane = lanes_verilog(LANES[bench], depths=SHALLOW).partition(f"module {LANE_MODULE}(")
     if bench in COVERED_INSIDE:
         lane = _without_guards_covered(lane)
     else:
-        module = f"/* verilator coverage_off */ {module}"
-    return LANES_MODULE, f"{_without_guards_covered(around)}{module}{lane}"
+        head = f"/* verilator coverage_off */ {head}"
+    return LANES_MODULE, f"{_without_guards_covered(around)}{head}{lane}"
 
 
 def _without_guards_covered(verilog: str) -> str:

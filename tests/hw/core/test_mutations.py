@@ -14,15 +14,11 @@ import pytest
 
 from relay_eps.fpga.batch import sections
 from relay_eps_hw.core.config import CoreConfig
-from relay_eps_hw.core.top import Top
 from relay_eps_hw.faults import NONE, Faults
 from relay_eps_hw.interface.registers import REGISTERS
-from relay_eps_hw.interface.vendor import KERNEL
-from relay_eps_hw.verilog import convert
 from relay_eps_sim.core import Direction, MemoryModel, SimulatedCore
 from tests.hw.core.batches import bad_batches, random_batch
-from tests.hw.core.bench import ERRORS, carry_out, let_go
-from tests.hw.lane.stand_in import StandInLane
+from tests.hw.core.bench import ERRORS, carry_out, let_go, of_stand_ins
 
 #: How many faults there must be at least, besides those of the lanes.
 FAULTS = 30
@@ -46,13 +42,6 @@ LANES = ("lane.", "lanes.", "scalars.", "buffer.")
 PROVED = ("gate.",)
 DIRECTIONS: tuple[Direction, ...] = ("read", "write")
 Scenario = Callable[[SimulatedCore], tuple[object, ...]]
-
-
-def of_stand_ins(faults: Faults) -> str:
-    """The Verilog of a core with `CONFIG` and stand-ins for lanes."""
-    top = Top(CONFIG, StandInLane, faults=faults)
-    ports = [port for _, _, port in top.signature.flatten(top)]
-    return convert(top, KERNEL, [*ports, faults.select])
 
 
 def seen(sim: SimulatedCore, batch, memory: MemoryModel, disturb: Callable[[], None] | None = None):
@@ -126,7 +115,7 @@ def faults() -> Faults:
 
 @pytest.fixture(scope="module")
 def sim(faults: Faults) -> Iterator[SimulatedCore]:
-    with SimulatedCore(CONFIG, of_stand_ins(faults), faults=faults) as core:
+    with SimulatedCore(CONFIG, of_stand_ins(CONFIG, faults), faults=faults) as core:
         yield core
 
 

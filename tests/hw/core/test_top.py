@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from relay_eps_hw.core.config import ARRANGEMENTS, CoreConfig
-from relay_eps_hw.core.top import Top, core_verilog
+from relay_eps_hw.core.top import core_verilog
 from relay_eps_hw.interface.vendor import KERNEL, kernel_xml
 from relay_eps_hw.lane.timing import SHALLOW
-from relay_eps_hw.verilog import convert
-from tests.hw.lane.stand_in import StandInLane
+from tests.hw.core import bench
 from tests.hw.lint import lint
 
 #: As Vivado's packager infers interfaces from names: AXI4-Lite of UG1037 without protection, and AXI4 without IDs.
@@ -29,11 +28,7 @@ FULL = {
 WIDTHS = {"awlen": 8, "awsize": 3, "awburst": 2, "awcache": 4, "awprot": 3, "bresp": 2, "rresp": 2, "awaddr": 64}
 
 
-@lru_cache
-def of_stand_ins(config: CoreConfig) -> str:
-    """The core's Verilog with stand-ins for lanes."""
-    top = Top(config, StandInLane)
-    return convert(top, KERNEL, [port for _, _, port in top.signature.flatten(top)])
+of_stand_ins = lru_cache(bench.of_stand_ins)
 
 
 def ports(verilog: str) -> dict[str, tuple[str, int]]:
