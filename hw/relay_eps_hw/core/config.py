@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from relay_eps_hw.core.shape import Shape
 from relay_eps_hw.interface.descriptors import STREAMS
-from relay_eps_hw.lane.beat import LANE_COUNTS
+from relay_eps_hw.lane.beat import check_lanes
 
 #: Which port each of `STREAMS` is on, by the number of ports. Descriptors and records are on port 0.
 ARRANGEMENTS = {
@@ -44,9 +44,7 @@ class CoreConfig:
     build_id: int = 0
 
     def __post_init__(self) -> None:
-        if type(self.lanes) is not int or self.lanes not in LANE_COUNTS:
-            allowed = ", ".join(map(str, LANE_COUNTS))
-            raise ValueError(f"{self.lanes!r} lanes are not supported: use one of {allowed}")
+        check_lanes(self.lanes)
         if type(self.ports) is not int or self.ports not in ARRANGEMENTS:
             allowed = ", ".join(map(str, ARRANGEMENTS))
             raise ValueError(f"{self.ports!r} ports are not supported: use one of {allowed}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core import axi
@@ -12,6 +13,8 @@ from relay_eps_hw.interface.registers import REGISTERS, SPACE, Access, Register,
 
 ADDRESS_BITS = (SPACE - 1).bit_length()
 #: Statuses that are known when the logic is built.
+#: Arguments that the core uses.
+USED = ("batch_address", "count", "completion_address")
 CONSTANTS = ("identity", "version", "build_id", "capabilities", "limits")
 
 
@@ -30,8 +33,8 @@ class Control(wiring.Component):
         interrupt (out, 1): level, as the masks and the waiting interrupts say.
         peek (in): a word of the register space, by its index; peeked (out, 32): what it holds, in the same clock, if
             peeking (out, 1): the host is not reading.
-        one output for each argument, by its name; it does not change while ``start`` is high if the host keeps to the
-        protocol.
+        one output for each argument of `USED`, by its name; it does not change while ``start`` is high if the host
+        keeps to the protocol.
         one input for each status that is not constant, by its name.
 
     Args:
@@ -59,7 +62,7 @@ class Control(wiring.Component):
                 "peeked": Out(32),
                 "peeking": Out(1),
             }
-            | {register.name: Out(register.width) for register in registers(Access.ARGUMENT)}
+            | {name: Out(REGISTERS[name].width) for name in USED}
             | {register.name: In(register.width) for register in statuses}
         )
 
@@ -68,8 +71,7 @@ class Control(wiring.Component):
         self._words: dict[int, Value] = {}
         written = _Write(m, self.bus)
         taken = _read_address(m, self.bus)
-        for register in registers(Access.ARGUMENT):
-            self._argument(m, register, written)
+        self._arguments(m, written)
         for register in registers(Access.STATUS):
             value = self._constants.get(register.name)
             self._shown(register, getattr(self, register.name) if value is None else Const(value, register.width))
@@ -82,15 +84,28 @@ class Control(wiring.Component):
         for word in range(register.words):
             self._words[register.offset // 4 + word] = value[32 * word : 32 * (word + 1)]
 
-    def _argument(self, m: Module, register: Register, written: _Write) -> None:
-        value = getattr(self, register.name)
-        self._shown(register, value)
-        for word in range(register.words):
-            for byte in range(4):
-                low = 32 * word + 8 * byte
-                strobe = fault(self.faults, "control.strobes-ignored", written.strobes[byte], Const(1))
-                with m.If(written.to(register, word) & strobe):
-                    m.d.sync += value[low : low + 8].eq(written.data[8 * byte : 8 * byte + 8])
+    def _arguments(self, m: Module, written: _Write) -> None:
+        """All are kept in a memory for the host to read, and those that the core uses in registers besides."""
+        every = {register.name: register for register in registers(Access.ARGUMENT)}
+        words = [register.offset // 4 + word for register in every.values() for word in range(register.words)]
+        m.submodules.arguments = memory = Memory(shape=32, depth=1 << max(words).bit_length(), init=[])
+        write, read = memory.write_port(granularity=8), memory.read_port(domain="comb")
+        strobes = fault(self.faults, "control.strobes-ignored", written.strobes, Const(0b1111))
+        m.d.comb += [
+            write.addr.eq(written.word),
+            write.data.eq(written.data),
+            write.en.eq(Mux(written.now & written.word.matches(*words), strobes, 0)),
+            read.addr.eq(self.bus.araddr[2:]),
+        ]
+        self._words |= dict.fromkeys(words, read.data)
+        for name in USED:
+            register = every[name]
+            # Like the memory they outlast a reset.
+            value = Signal(register.width, name=name, reset_less=True)
+            m.d.comb += getattr(self, name).eq(value)
+            for byte in range(register.width // 8):
+                with m.If(written.to(register, byte // 4) & strobes[byte % 4]):
+                    m.d.sync += value.word_select(byte, 8).eq(written.data.word_select(byte % 4, 8))
 
     def _protocol(self, m: Module, written: _Write, taken: Value) -> None:
         """``ap_ctrl_hs``: start, done, idle and ready, and the interrupts of done and ready."""
@@ -156,29 +171,30 @@ class _Write:
     """A write as it takes effect, in the clock in which its address and data are taken.
 
     Attributes:
+        now (1): there is one; word: which word of the register space it is to.
         data (32), strobes (4).
     """
 
     def __init__(self, m: Module, bus: wiring.PureInterface) -> None:
         self.data = bus.wdata
         self.strobes = bus.wstrb
-        self._word = bus.awaddr[2:]
-        self._now = Signal(name="written")
+        self.word = bus.awaddr[2:]
+        self.now = Signal(name="written")
         # Both are taken at once: neither has to be kept.
         m.d.comb += [
-            self._now.eq(bus.awvalid & bus.wvalid & ~bus.bvalid),
-            bus.awready.eq(self._now),
-            bus.wready.eq(self._now),
+            self.now.eq(bus.awvalid & bus.wvalid & ~bus.bvalid),
+            bus.awready.eq(self.now),
+            bus.wready.eq(self.now),
             bus.bresp.eq(axi.OKAY),
         ]
-        with m.If(self._now):
+        with m.If(self.now):
             m.d.sync += bus.bvalid.eq(1)
         with m.Elif(bus.bready):
             m.d.sync += bus.bvalid.eq(0)
 
     def to(self, register: Register, word: int = 0) -> Value:
         """Whether it is to this word of a register."""
-        return self._now & (self._word == register.offset // 4 + word)
+        return self.now & (self.word == register.offset // 4 + word)
 
     def bits(self, register: Register) -> Value:
         """The bits that it sets in the lowest word of a register; 0 where it is none."""

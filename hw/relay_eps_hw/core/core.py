@@ -19,6 +19,7 @@ from relay_eps_hw.core.read_port import ReadPort
 from relay_eps_hw.core.recorder import Recorder
 from relay_eps_hw.core.sections import WRITES
 from relay_eps_hw.core.supervisor import Half, Supervisor, first_trouble
+from relay_eps_hw.core.words import bits_of
 from relay_eps_hw.core.write_port import WritePort
 from relay_eps_hw.faults import Faults
 from relay_eps_hw.interface.codes import Fault
@@ -131,7 +132,9 @@ class Core(wiring.Component):
             recorder.report.eq(supervisor.report),
             recorder.stopped.eq(supervisor.unrecorded),
             recorder.fault.eq(supervisor.fault),
+            recorder.refused_tag.eq(engine.entry.tag),
             recorder.head.eq(ledger.head),
+            ledger.later_two.eq(recorder.later_two),
             supervisor.found.eq(engine.found),
             supervisor.in_flight.eq(ledger.count),
             supervisor.number.eq(recorder.number),
@@ -234,9 +237,8 @@ class Core(wiring.Component):
             control.error_number.eq(found.number),
             control.error_address.eq(found.address),
         ]
-        for name, value in (("fault", found.code), ("stream", found.source), ("dead_ports", dead)):
-            (field,) = (field for field in REGISTERS["error"].fields if field.name == name)
-            m.d.comb += control.error[field.low : field.low + field.width].eq(value)
+        values = {"fault": found.code, "stream": found.source, "dead_ports": dead}
+        m.d.comb += [bits_of(control.error, field).eq(values[field.name]) for field in REGISTERS["error"].fields]
 
     def _counters(self, m: Module, control: Control, supervisor: Supervisor, engine: Engine) -> None:
         events = {"clocks_busy": supervisor.running, "clocks_stalled": engine.starved}

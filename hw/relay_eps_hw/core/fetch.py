@@ -8,15 +8,14 @@ from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core.movers import ReadMover
 from relay_eps_hw.core.shape import Shape
-from relay_eps_hw.core.stage import Stage
 from relay_eps_hw.core.unpack import Unpack
+from relay_eps_hw.core.words import WORD_BITS, WORD_LANES
 from relay_eps_hw.faults import Faults
 from relay_eps_hw.interface.descriptors import DESCRIPTOR
 
 #: Descriptors that are fetched before they are looked at. With the one that is being taken apart they stay within the
 #: sequence numbers, so a fault's owner says which one it was.
 AHEAD = 4
-WORD_BITS = 64
 
 
 class Fetch(wiring.Component):
@@ -48,9 +47,7 @@ class Fetch(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.mover = mover = ReadMover(self._shape, AHEAD * self._beats, hazards=False, faults=self._faults)
-        # A word is a row of two lanes.
-        m.submodules.words = words = Unpack(self._shape.beat_bytes, WORD_BITS // 32, half=False)
-        m.submodules.stage = stage = Stage(WORD_BITS)
+        m.submodules.words = words = Unpack(self._shape.beat_bytes, WORD_LANES, half=False)
         asked = Signal(31)
         section = mover.sections.payload
         m.d.comb += [
@@ -62,9 +59,9 @@ class Fetch(wiring.Component):
             mover.beat.eq(self.beat),
             words.sections.valid.eq(1),
             words.sections.payload.length.eq(DESCRIPTOR.size // 4),
-            stage.i.valid.eq(words.o.valid),
-            stage.i.payload.eq(words.o.payload),
-            words.o.ready.eq(stage.i.ready),
+            self.o.valid.eq(words.o.valid),
+            self.o.payload.eq(words.o.payload),
+            words.o.ready.eq(self.o.ready),
             self.request.valid.eq(mover.request.valid),
             mover.request.ready.eq(self.request.ready),
             *(
@@ -73,7 +70,6 @@ class Fetch(wiring.Component):
             ),
         ]
         wiring.connect(m, mover.o, words.i)
-        wiring.connect(m, stage.o, wiring.flipped(self.o))
         with m.If(mover.sections.valid & mover.sections.ready):
             m.d.sync += asked.eq(asked + 1)
         return m

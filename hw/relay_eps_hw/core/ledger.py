@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Module, Mux, Signal
+from amaranth.hdl import Array, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core.check import ENTRY
-from relay_eps_hw.core.sections import SLOT_BITS, WRITES, progress_layout
+from relay_eps_hw.core.sections import LENGTH_BITS, SLOT_BITS, WRITES, progress_layout
 from relay_eps_hw.core.shape import COUNT_BITS, OWNER_BITS, SLOTS, Shape
 from relay_eps_hw.faults import Faults, fault
 
@@ -38,7 +38,7 @@ def head_layout() -> data.StructLayout:
         valid (1): there is one.
         complete (1): all its writes have their responses.
         tag (32); nonfinite, wrote (1); clocks (32).
-        acknowledged (4 × 30): elements, by stream of ``WRITES``.
+        acknowledged (2 × 30): elements of two streams of ``WRITES``.
     """
     return data.StructLayout(
         {
@@ -48,7 +48,7 @@ def head_layout() -> data.StructLayout:
             "nonfinite": 1,
             "wrote": 1,
             "clocks": CLOCK_BITS,
-            "acknowledged": data.ArrayLayout(30, len(WRITES)),
+            "acknowledged": data.ArrayLayout(LENGTH_BITS, 2),
         }
     )
 
@@ -62,7 +62,7 @@ class Ledger(wiring.Component):
         nonfinite (in, 1), slot (in): as `Collect` says.
         pop (in, 1): the oldest one's record has been taken; it leaves.
         count (out): how many there are; progress (out, `progress_layout`).
-        head (out, `head_layout`).
+        head (out, `head_layout`); later_two (in, 1): it says of the last two streams what is acknowledged.
     """
 
     def __init__(self, shape: Shape, *, faults: Faults | None = None) -> None:
@@ -79,6 +79,7 @@ class Ledger(wiring.Component):
                 "count": Out(range(SLOTS + 1)),
                 "progress": Out(progress_layout()),
                 "head": Out(head_layout()),
+                "later_two": In(1),
             }
         )
 
@@ -168,14 +169,19 @@ class Ledger(wiring.Component):
             took.eq(now - kept.since),
             head.clocks.eq(Mux(took[CLOCK_BITS:].any(), ~0, took[:CLOCK_BITS])),
         ]
-        for number, name in enumerate(WRITES):
-            writer = self.progress.writers[number]
-            whole = Signal(COUNT_BITS, name=f"{name}_whole")
-            below = self._shape.below
-            elements = writer.beats << (below - 2)
-            if name == "wire":
-                elements = Mux(kept.entry.half, writer.beats << (below - 1), elements)
-            m.d.comb += whole.eq(elements)
-            partly = Mux(writer.valid & (writer.owner == oldest), whole, 0)
-            acknowledged = Mux(done[number], kept.entry.length, partly)
-            m.d.comb += head.acknowledged[number].eq(Mux(writes[number], acknowledged, 0))
+        for number in range(2):
+            self._acknowledged(m, number, oldest, kept, done)
+
+    def _acknowledged(self, m: Module, number: int, oldest: Signal, kept: data.View, done: Signal) -> None:
+        """The elements of one of the two streams that are looked at."""
+        below = self._shape.below
+        choices = [(self.progress.writers[at], done[at], kept.entry.writes[at]) for at in (number, number + 2)]
+        writer, is_done, is_written = (
+            Mux(self.later_two, Value.cast(later), Value.cast(former)) for former, later in zip(*choices, strict=True)
+        )
+        writer = data.View(self.progress.writers[0].shape(), writer)
+        is_half = self.later_two & kept.entry.half if WRITES[number + 2] == "wire" else Const(0, 1)
+        whole = Signal(COUNT_BITS, name=f"whole_{number}")
+        m.d.comb += whole.eq(Mux(is_half, writer.beats << (below - 1), writer.beats << (below - 2)))
+        partly = Mux(writer.valid & (writer.owner == oldest), whole, 0)
+        m.d.comb += self.head.acknowledged[number].eq(Mux(is_written, Mux(is_done, kept.entry.length, partly), 0))

@@ -6,7 +6,8 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.unpack import WORD, Steps, elements_layout, packed, row_layout
+from relay_eps_hw.core.sections import ELEMENTS
+from relay_eps_hw.core.unpack import WORD, Steps, packed, row_layout
 from relay_eps_hw.core.write_data import beat_layout
 from relay_eps_hw.faults import Faults, fault
 
@@ -18,7 +19,7 @@ class Pack(wiring.Component):
     section's end have no strobe, and may be anything.
 
     Ports:
-        sections (in, stream of `elements_layout`).
+        sections (in, stream of `ELEMENTS`).
         i (in, stream of `row_layout`): as many rows as hold the section.
         o (out, stream of `beat_layout`).
 
@@ -33,7 +34,7 @@ class Pack(wiring.Component):
         self.faults = faults
         super().__init__(
             {
-                "sections": In(stream.Signature(elements_layout())),
+                "sections": In(stream.Signature(ELEMENTS)),
                 "i": In(stream.Signature(row_layout(lanes))),
                 "o": Out(stream.Signature(beat_layout(beat_bytes))),
             }

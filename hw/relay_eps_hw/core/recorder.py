@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,13 +12,13 @@ from relay_eps_hw.core.pack import Pack
 from relay_eps_hw.core.sections import WRITES
 from relay_eps_hw.core.shape import OWNER_BITS, Shape
 from relay_eps_hw.core.supervisor import NUMBER_BITS, fault_layout
+from relay_eps_hw.core.words import WORD_BITS, WORD_LANES, bits_of
 from relay_eps_hw.core.write_data import beat_layout
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.interface.codes import State
 from relay_eps_hw.interface.descriptors import RECORD
 from relay_eps_hw.interface.layout import Place
 
-WORD_BITS = 64
 WORDS = RECORD.size * 8 // WORD_BITS
 #: Records without a response: within the sequence numbers, so a fault's owner says which one it was.
 UNDER_WAY = 4
@@ -30,8 +30,9 @@ class Recorder(wiring.Component):
     Ports:
         address (in, place bits), count (in, 32): where the records go, and how many.
         report (in, 1), stopped (in, 1): begin no more.
-        fault (in, `fault_layout`): for its descriptor's record.
+        fault (in, `fault_layout`): for its descriptor's record; refused_tag (in, 32): the tag, if it was refused.
         head (in, `head_layout`), pop (out, 1): the oldest descriptor in the pipeline, and that its record is written.
+        later_two (out, 1): as `Ledger` has it.
         number (out, 32): the next record's.
         quiet (out, 1): none is under way.
         request, beats: to a `WritePort`; acknowledged (in, 1): a record has its response.
@@ -47,6 +48,8 @@ class Recorder(wiring.Component):
                 "report": In(1),
                 "stopped": In(1),
                 "fault": In(fault_layout(shape.address_bits)),
+                "refused_tag": In(32),
+                "later_two": Out(1),
                 "head": In(head_layout()),
                 "pop": Out(1),
                 "number": Out(NUMBER_BITS),
@@ -62,8 +65,7 @@ class Recorder(wiring.Component):
         beats = RECORD.size // self._shape.beat_bytes
         rows = max(self._shape.limit, UNDER_WAY * beats)
         m.submodules.mover = mover = WriteMover(self._shape, rows, faults=self.faults)
-        # A word is a row of two lanes.
-        m.submodules.pack = pack = Pack(self._shape.beat_bytes, WORD_BITS // 32, half=False)
+        m.submodules.pack = pack = Pack(self._shape.beat_bytes, WORD_LANES, half=False)
         index = Signal(range(WORDS))
         place = Signal(self._shape.place_bits)
         unanswered = Signal(range(UNDER_WAY + 1))
@@ -106,17 +108,16 @@ class Recorder(wiring.Component):
         """The word of the record at ``index``."""
         head, fault_ = self.head, self.fault
         is_faulted = Signal()
-        state, status = Signal(8), Signal(32)
+        state, status, word = Signal(8), Signal(32), Signal(WORD_BITS)
         m.d.comb += is_faulted.eq(self.report & fault_.found & (self.number == fault_.number))
         with m.If(is_faulted):
             m.d.comb += state.eq(State.FAULTED)
         with m.Elif(head.valid & head.complete):
             m.d.comb += state.eq(State.DONE)
-        with m.Elif(head.valid & fault(self.faults, "recorder.never-cut-short", head.wrote, head.wrote & 0)):
+        with m.Elif(head.valid & fault(self.faults, "recorder.never-cut-short", head.wrote, Const(0, 1))):
             m.d.comb += state.eq(State.CUT_SHORT)
         with m.Else():
             m.d.comb += state.eq(State.NOT_RUN)
-        fields = {bits.name: bits for bits in RECORD["status"].fields}
         values: dict[str, Value] = {
             "state": state,
             "fault": Mux(is_faulted, fault_.code, 0),
@@ -124,26 +125,24 @@ class Recorder(wiring.Component):
             "wrote": head.valid & head.wrote,
             "stream": Mux(is_faulted, fault_.source, 0),
         }
-        for name, value in values.items():
-            low = fields[name].low
-            m.d.comb += status[low : low + fields[name].width].eq(value)
-        tag = Mux(head.valid, head.tag, Mux(is_faulted, fault_.tag, 0))
+        m.d.comb += [bits_of(status, field).eq(values[field.name]) for field in RECORD["status"].fields]
         places: dict[str, Value] = {
             "status": status,
-            "tag": tag,
+            "tag": Mux(head.valid, head.tag, Mux(is_faulted & fault_.refused, self.refused_tag, 0)),
             "number": self.number,
             "fault_address": Mux(is_faulted, fault_.address, 0),
             "clocks": Mux(head.valid, head.clocks, 0),
         }
         for number, name in enumerate(WRITES):
-            places[f"{name}_acknowledged"] = Mux(head.valid, head.acknowledged[number], 0)
-        word = Signal(WORD_BITS)
+            places[f"{name}_acknowledged"] = Mux(head.valid, head.acknowledged[number % 2], 0)
+        # What is acknowledged comes in two words, one after another.
+        m.d.comb += self.later_two.eq(index == RECORD["p_acknowledged"].offset * 8 // WORD_BITS)
         with m.Switch(index):
             for at in range(WORDS):
                 with m.Case(at):
                     for place in RECORD:
                         m.d.comb += _part_of(word, at, place, places[place.name])
-        return Cat(word)
+        return word
 
 
 def _part_of(word: Signal, at: int, place: Place, value: Value) -> list[object]:

@@ -39,11 +39,11 @@ def one_of(value: Value, choices: tuple[Opcode, ...]) -> Value:
     return value.matches(*choices)
 
 
-def scalar_is_bad(bits: Value, *, may_be_negative: bool) -> Value:
+def scalar_is_bad(bits: Value, *, may_be_negative: Value) -> Value:
     """Whether a scalar is outside the contract: not finite, subnormal, -0, or negative where it must not be."""
     sign, exponent, fraction = bits[31], bits[23:31], bits[:23]
     small = ~exponent.any() & (fraction.any() | sign)
-    return exponent.all() | small | (sign & (0 if may_be_negative else 1))
+    return exponent.all() | small | (sign & ~may_be_negative)
 
 
 def reserved_bits(first_word: int, words: int) -> int:

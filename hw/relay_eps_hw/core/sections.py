@@ -15,7 +15,8 @@ SLOT_BITS = (SLOTS - 1).bit_length()
 
 #: What a read has to wait for: a stream of ``WRITES`` of the descriptor ``owner``, if it ``waits`` at all.
 AFTER = data.StructLayout({"waits": 1, "writer": 2, "owner": OWNER_BITS})
-#: How the bytes of a section are elements.
+#: How the bytes of a section are elements: how many, at least 1, and whether they have 16 bits in memory and lie in the
+#: low halves of a row's elements. Others have 32.
 ELEMENTS = data.StructLayout({"length": LENGTH_BITS, "half": 1})
 
 

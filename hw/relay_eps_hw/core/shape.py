@@ -19,6 +19,13 @@ SLOTS = 4
 OWNER_BITS = (2 * SLOTS - 1).bit_length()
 
 
+def check_beat(beat_bytes: object) -> None:
+    """ValueError, with those allowed, for a width in bytes that no port has."""
+    if type(beat_bytes) is not int or beat_bytes not in BEAT_BYTES:
+        allowed = ", ".join(map(str, BEAT_BYTES))
+        raise ValueError(f"beats of {beat_bytes!r} bytes are not supported: use one of {allowed}")
+
+
 @dataclass(frozen=True)
 class Shape:
     """A port's beats and bursts; ValueError, with those allowed, for a beat or a longest burst that no port has.
@@ -34,9 +41,7 @@ class Shape:
     address_bits: int = ADDRESS_BITS
 
     def __post_init__(self) -> None:
-        if self.beat_bytes not in BEAT_BYTES:
-            allowed = ", ".join(map(str, BEAT_BYTES))
-            raise ValueError(f"beats of {self.beat_bytes!r} bytes are not supported: use one of {allowed}")
+        check_beat(self.beat_bytes)
         most = min(MOST_BEATS, BOUNDARY // self.beat_bytes)
         if type(self.limit) is not int or self.limit & (self.limit - 1) or not 1 <= self.limit <= most:
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module
+from amaranth.hdl import Module, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -41,7 +41,7 @@ class Queue(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        width = len(self.i.payload.as_value()) if hasattr(self.i.payload, "as_value") else len(self.i.payload)
+        width = len(Value.cast(self.i.payload))
         m.submodules.fifo = fifo = SyncFIFO(width=width, depth=self._depth)
         m.d.comb += [
             fifo.w_data.eq(self.i.payload),

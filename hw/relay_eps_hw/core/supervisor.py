@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.check import DESCRIPTORS, FAULT_BITS, SOURCE_BITS, found_layout
+from relay_eps_hw.core.check import found_layout
+from relay_eps_hw.core.decode import DESCRIPTORS, FAULT_BITS, SOURCE_BITS
 from relay_eps_hw.core.shape import OWNER_BITS, SLOTS, Shape
 from relay_eps_hw.core.table import BLOCK_BITS
 from relay_eps_hw.faults import Faults, fault
@@ -28,7 +29,10 @@ def trouble_layout(address_bits: int) -> data.StructLayout:
 
 
 def fault_layout(address_bits: int) -> data.StructLayout:
-    """A batch's fault, as the error registers and the record of descriptor ``number`` have it."""
+    """A batch's fault, as the error registers and the record of descriptor ``number`` have it.
+
+    ``refused`` (1): `Check` has found it, in the descriptor that it still has.
+    """
     return data.StructLayout(
         {
             "found": 1,
@@ -36,7 +40,7 @@ def fault_layout(address_bits: int) -> data.StructLayout:
             "source": SOURCE_BITS,
             "number": NUMBER_BITS,
             "address": address_bits,
-            "tag": 32,
+            "refused": 1,
         }
     )
 
@@ -119,6 +123,7 @@ class Supervisor(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
+        self._latch(m)
         m.d.comb += self.running.eq(1)
         with m.FSM():
             with m.State("REST"):
@@ -135,10 +140,7 @@ class Supervisor(wiring.Component):
                 with m.If(self.number == self.count):
                     m.next = "RECORDS"
                 with m.If(self.found.found):
-                    descriptor = self.batch_address + self._looked_at() * DESCRIPTOR.size
-                    address = Mux(self.found.source == DESCRIPTORS, descriptor, self.found.address)
-                    self._set(m, self.found.code, self.found.source, self._looked_at(), address)
-                    m.d.sync += self.fault.tag.eq(self.found.tag)
+                    self._refuse(m)
                     m.next = "FLUSH"
                 self._interrupted(m)
             with m.State("FLUSH"):
@@ -150,7 +152,7 @@ class Supervisor(wiring.Component):
                 # Records of what is complete are still being written as such.
                 with m.If(self.resting & (self.quiet & ~self.complete | self.unrecorded)):
                     with m.If(self.fault.code == Fault.RESET):
-                        m.d.sync += self.fault.number.eq(self.number)
+                        self._set(m, Fault.RESET, DESCRIPTORS, Const(0))
                     m.next = "REPORT"
             with m.State("REPORT"):
                 m.d.comb += [self.stop.eq(1), self.report.eq(1)]
@@ -159,7 +161,7 @@ class Supervisor(wiring.Component):
             with m.State("RECORDS"):
                 m.d.comb += self.stop.eq(1)
                 with m.If(self.trouble.found & ~self.fault.found):
-                    self._set(m, self.trouble.code, self.trouble.source, self._owner_number(), self.trouble.address)
+                    self._fail(m)
                 with m.Elif(self.resting & (self.quiet | self.unrecorded)):
                     m.next = "DONE"
             with m.State("DONE"):
@@ -167,46 +169,49 @@ class Supervisor(wiring.Component):
                 m.next = "REST"
         return m
 
-    def _set(
-        self,
-        m: Module,
-        code: Value | Fault,
-        source: Value | int,
-        number: Value | int,
-        address: Value | int,
-    ) -> None:
-        m.d.sync += [
-            self.fault.found.eq(1),
-            self.fault.code.eq(code),
-            self.fault.source.eq(source),
-            self.fault.number.eq(number),
-            self.fault.address.eq(address),
-            self.fault.tag.eq(0),
+    def _latch(self, m: Module) -> None:
+        """A fault is put together here, with one adder for its number and one for its descriptor's address."""
+        self._met, self._ahead = Signal.like(self.fault), Signal(signed(OWNER_BITS + 2))
+        with m.If(self._met.found):
+            m.d.sync += self.fault.eq(self._met)
+        m.d.comb += [
+            self._met.number.eq(self.number + self._ahead),
+            self._met.address.eq(self.batch_address + self._met.number * DESCRIPTOR.size),
         ]
 
-    def _interrupted(self, m: Module) -> None:
-        """A port's fault, or the host, ends everything at once."""
-        with m.If(self.soft_reset):
-            with m.If(~self.fault.found):
-                self._set(m, Fault.RESET, DESCRIPTORS, self.number, 0)
-            m.next = "HALT"
-        with m.If(self.trouble.found):
-            self._set(m, self.trouble.code, self.trouble.source, self._owner_number(), self.trouble.address)
-            m.next = "HALT"
+    def _set(self, m: Module, code: Value | Fault, source: Value | int, address: Value | None = None) -> None:
+        """A fault, of the next record's descriptor unless ``_ahead`` says another; at the descriptor's own address."""
+        met = self._met
+        m.d.comb += [met.found.eq(1), met.code.eq(code), met.source.eq(source), met.refused.eq(0), self._ahead.eq(0)]
+        if address is not None:
+            m.d.comb += self._met.address.eq(address)
 
-    def _looked_at(self) -> Value:
-        """The number of the descriptor that is looked at."""
-        return self.number + self.in_flight
+    def _refuse(self, m: Module) -> None:
+        """A fault in the descriptor that is looked at."""
+        self._set(m, self.found.code, self.found.source)
+        m.d.comb += [self._ahead.eq(self.in_flight), self._met.refused.eq(1)]
+        with m.If(self.found.source != DESCRIPTORS):
+            m.d.comb += self._met.address.eq(self.found.address)
 
-    def _owner_number(self) -> Value:
-        """The number in the batch of the descriptor, or record, whose burst met a fault."""
+    def _fail(self, m: Module) -> None:
+        """A port's fault, of the descriptor, or record, whose burst met it."""
+        self._set(m, self.trouble.code, self.trouble.source, self.trouble.address)
         owner, number = self.trouble.owner, self.number[:OWNER_BITS]
-        ahead = (owner - number)[:OWNER_BITS]
         # Descriptors that are fetched are behind those in the pipeline, records before them.
         fetched = self.in_flight + (owner - number - self.in_flight)[:OWNER_BITS]
         written = -((number - owner)[:OWNER_BITS])
-        of_descriptor = Mux(self.trouble.source == DESCRIPTORS, fetched, ahead)
-        return (self.number + Mux(self.trouble.source == RECORDS, written, of_descriptor))[:NUMBER_BITS]
+        of_descriptor = Mux(self.trouble.source == DESCRIPTORS, fetched, (owner - number)[:OWNER_BITS])
+        m.d.comb += self._ahead.eq(Mux(self.trouble.source == RECORDS, written, of_descriptor))
+
+    def _interrupted(self, m: Module) -> None:
+        """A port's fault, or the host, ends everything at once."""
+        with m.If(self.trouble.found):
+            self._fail(m)
+            m.next = "HALT"
+        with m.Elif(self.soft_reset):
+            with m.If(~self.fault.found):
+                self._set(m, Fault.RESET, DESCRIPTORS, Const(0))
+            m.next = "HALT"
 
     def _prepare(self, m: Module) -> None:
         """Look at the batch's own arguments."""
@@ -218,22 +223,23 @@ class Supervisor(wiring.Component):
         with m.If(self.count == 0):
             m.next = "DONE"
         with m.Elif(self.count[-1]):
-            self._set(m, Fault.LENGTH, DESCRIPTORS, 0, 0)
+            self._set(m, Fault.LENGTH, DESCRIPTORS, Const(0))
             m.next = "DONE"
         with m.Elif(wrong_records):
-            self._set(m, records_code, RECORDS, 0, self.completion_address)
+            self._set(m, records_code, RECORDS, self.completion_address)
             m.next = "DONE"
         with m.Elif(self.dead):
-            self._set(m, Fault.DEAD_PORT, DESCRIPTORS, 0, 0)
+            self._set(m, Fault.DEAD_PORT, DESCRIPTORS, Const(0))
             m.next = "REPORT"
         with m.Elif(wrong_batch):
-            self._set(m, batch_code, DESCRIPTORS, 0, self.batch_address)
+            self._set(m, batch_code, DESCRIPTORS)
             m.next = "REPORT"
 
     def _checked(self, m: Module, name: str, address: Value, blocks: Value) -> tuple[Value, Value]:
         """Whether an address is wrong for so many blocks from there, and the fault's code."""
-        end = Signal(64 - BLOCK_BITS + 2, name=f"{name}_end")
-        most = 1 << self._bits - BLOCK_BITS
-        misaligned = fault(self.faults, f"supervisor.{name}-alignment", address[:BLOCK_BITS].any(), Cat())
-        m.d.comb += end.eq(address[BLOCK_BITS:] + blocks)
-        return misaligned | (end > most), Mux(misaligned, Fault.ALIGNMENT, Fault.ADDRESS)
+        first, above = address[BLOCK_BITS : self._bits], address[self._bits :]
+        end = Signal(max(len(first), len(blocks)) + 1, name=f"{name}_end")
+        misaligned = fault(self.faults, f"supervisor.{name}-alignment", address[:BLOCK_BITS].any(), Const(0, 1))
+        m.d.comb += end.eq(first + blocks)
+        outside = above.any() | (end > 1 << len(first))
+        return misaligned | outside, Mux(misaligned, Fault.ALIGNMENT, Fault.ADDRESS)

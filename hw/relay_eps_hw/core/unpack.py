@@ -11,25 +11,14 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.shape import BEAT_BYTES
+from relay_eps_hw.core.sections import ELEMENTS, LENGTH_BITS
+from relay_eps_hw.core.shape import check_beat
 from relay_eps_hw.faults import Faults, fault
-from relay_eps_hw.lane.beat import LANE_COUNTS
+from relay_eps_hw.lane.beat import check_lanes
 
-#: Bits of a section's length in elements.
-LENGTH_BITS = 30
 #: Bits of an element in a row, and of one in half mode.
 WORD = 32
 HALF = WORD // 2
-
-
-def elements_layout() -> data.StructLayout:
-    """A section, by its elements.
-
-    Fields:
-        length (30): how many, at least 1.
-        half (1): they have 16 bits in memory, and lie in the low halves of a row's elements; otherwise they have 32.
-    """
-    return data.StructLayout({"length": LENGTH_BITS, "half": 1})
 
 
 def row_layout(lanes: int) -> data.ArrayLayout:
@@ -54,7 +43,7 @@ class Steps(wiring.Component):
     covers two, an even one and the odd one behind it. Where there is no half mode, every step covers one.
 
     Ports:
-        sections (in, stream of `elements_layout`): one is taken with the last step of the one before, so that no clock
+        sections (in, stream of `ELEMENTS`): one is taken with the last step of the one before, so that no clock
             is lost.
         moves (in, 1): the step is made; only while ``some``.
         some (out, 1): there is a step to be made.
@@ -72,11 +61,8 @@ class Steps(wiring.Component):
     """
 
     def __init__(self, beat_bytes: int, lanes: int, *, half: bool, faults: Faults | None = None) -> None:
-        if beat_bytes not in BEAT_BYTES:
-            allowed = ", ".join(map(str, BEAT_BYTES))
-            raise ValueError(f"beats of {beat_bytes!r} bytes are not supported: use one of {allowed}")
-        if type(lanes) is not int or lanes not in LANE_COUNTS:
-            raise ValueError(f"{lanes!r} lanes are not supported: use one of {', '.join(map(str, LANE_COUNTS))}")
+        check_beat(beat_bytes)
+        check_lanes(lanes)
         words = 8 * beat_bytes // WORD
         self.has_half = half
         self.faults = faults
@@ -89,7 +75,7 @@ class Steps(wiring.Component):
         self.more = Signal(signed(LENGTH_BITS + 1 - self._shift), reset_less=True)
         super().__init__(
             {
-                "sections": In(stream.Signature(elements_layout())),
+                "sections": In(stream.Signature(ELEMENTS)),
                 "moves": In(1),
                 "some": Out(1),
                 "last": Out(1),
@@ -171,7 +157,7 @@ class Unpack(wiring.Component):
     beat holds beyond its section goes with it, and the elements of a last row beyond the section may be anything.
 
     Ports:
-        sections (in, stream of `elements_layout`).
+        sections (in, stream of `ELEMENTS`).
         i (in, stream): the beats, as many as hold the section.
         o (out, stream of `row_layout`).
 
@@ -187,7 +173,7 @@ class Unpack(wiring.Component):
         self.faults = faults
         super().__init__(
             {
-                "sections": In(stream.Signature(elements_layout())),
+                "sections": In(stream.Signature(ELEMENTS)),
                 "i": In(stream.Signature(8 * beat_bytes)),
                 "o": Out(stream.Signature(row_layout(lanes))),
             }

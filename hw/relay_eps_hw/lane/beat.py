@@ -15,6 +15,12 @@ SIGNED = ("scale", "k")
 LANE_COUNTS = (1, 2, 4, 8, 16)
 
 
+def check_lanes(lanes: object) -> None:
+    """ValueError, with those allowed, for a number of lanes that is not one of `LANE_COUNTS`."""
+    if type(lanes) is not int or lanes not in LANE_COUNTS:
+        raise ValueError(f"{lanes!r} lanes are not supported: use one of {', '.join(map(str, LANE_COUNTS))}")
+
+
 class Operation(IntEnum):
     """What is done with each element; which scalars it uses, and which outputs hold its result.
 

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.delay import DelayLine
 from relay_eps_hw.faults import Faults, fault
-from relay_eps_hw.lane.beat import LANE_COUNTS, beat_in_layout, beat_out_layout
+from relay_eps_hw.lane.beat import beat_in_layout, beat_out_layout, check_lanes
 from relay_eps_hw.lane.buffer import Column, Occupancy
 from relay_eps_hw.lane.scalars import ScalarEntry
 
@@ -38,8 +38,7 @@ class Lanes(wiring.Component):
     """
 
     def __init__(self, lanes: int, lane: Callable[[], Any], *, faults: Faults | None = None) -> None:
-        if type(lanes) is not int or lanes not in LANE_COUNTS:
-            raise ValueError(f"{lanes!r} lanes are not supported: use one of {', '.join(map(str, LANE_COUNTS))}")
+        check_lanes(lanes)
         self.faults = faults
         self._lanes = [lane() for _ in range(lanes)]
         self.fmt = self._lanes[0].fmt

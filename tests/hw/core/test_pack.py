@@ -11,8 +11,7 @@ from amaranth.lib import wiring
 
 from relay_eps_hw.core.pack import Pack
 from relay_eps_hw.core.unpack import Unpack
-from relay_eps_hw.faults import Faults
-from tests.hw.core.test_unpack import CONFIGS, FAULTY, Section, fault_names, sections_about, simulate
+from tests.hw.core.test_unpack import CONFIGS, Section, faults_of, is_noticed, sections_about, simulate
 
 Beat = tuple[int, int]
 
@@ -127,20 +126,13 @@ def test_what_is_unpacked_and_packed_again_is_the_same(seed: int, beat_bytes: in
     assert not outcome.broken
 
 
-@pytest.mark.parametrize("fault", fault_names(Pack))
+@pytest.mark.parametrize("fault", faults_of(Pack))
 def test_each_fault_is_noticed(seed: int, fault: str):
-    dice = random.Random(seed)
-
-    def noticed(beat_bytes: int, lanes: int, half: bool) -> bool:
-        unit = Pack(beat_bytes, lanes, half=half, faults=Faults())
-        sections = sections_about(dice, beat_bytes, lanes, half)
-        return mismatch(unit, beat_bytes, sections, dice, late=0.4, fault=fault) is not None
-
-    assert any(noticed(*config) for config in FAULTY)
+    assert is_noticed(Pack, mismatch, seed, fault)
 
 
 def test_there_are_faults_to_notice():
-    assert len(fault_names(Pack)) >= 5
+    assert len(faults_of(Pack)) >= 5
 
 
 @pytest.mark.parametrize(("beat_bytes", "lanes"), [(4, 1), (128, 1), ("8", 1), (8, 3), (8, 0), (8, 32), (8, True)])

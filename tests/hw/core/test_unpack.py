@@ -6,16 +6,19 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
-from amaranth.hdl import Fragment, ResetInserter, Signal
+from amaranth.hdl import ResetInserter, Signal
 from amaranth.sim import Simulator, SimulatorContext
 
+from relay_eps_hw.core.sections import LENGTH_BITS
 from relay_eps_hw.core.shape import BEAT_BYTES
-from relay_eps_hw.core.unpack import LENGTH_BITS, Steps, Unpack
+from relay_eps_hw.core.unpack import Steps, Unpack
 from relay_eps_hw.faults import Faults
 from relay_eps_hw.lane.beat import LANE_COUNTS
+from tests.hw.faulty import fault_names
 
 CONFIGS = [(beat_bytes, lanes, half) for beat_bytes in BEAT_BYTES for lanes in LANE_COUNTS for half in (False, True)]
 #: One for each way in which the widths can differ; between them every fault can be seen.
@@ -259,33 +262,33 @@ def test_steps_are_counted_for_the_longest_sections_too(seed: int, beat_bytes: i
     simulator.run()
 
 
-def fault_names(make: Callable[..., Any]) -> list[str]:
+def faults_of(make: Callable[..., Any]) -> list[str]:
     """The faults that a component has in it, in any of the `FAULTY` configurations."""
-    names: list[str] = []
+    names: set[str] = set()
     for beat_bytes, lanes, half in FAULTY:
-        faults = Faults()
-        Fragment.get(make(beat_bytes, lanes, half=half, faults=faults), None)
-        names += faults.names
-        # Those of the steps are marked when they are elaborated.
-        Fragment.get(Steps(beat_bytes, lanes, half=half, faults=faults), None)
-        names += faults.names
-    return sorted(set(names))
+        names.update(fault_names(partial(make, beat_bytes, lanes, half=half)))
+    return sorted(names)
 
 
-@pytest.mark.parametrize("fault", fault_names(Unpack))
-def test_each_fault_is_noticed(seed: int, fault: str):
+def is_noticed(make: Callable[..., Any], mismatch: Callable[..., str | None], seed: int, fault: str) -> bool:
+    """Whether in any of the `FAULTY` configurations ``mismatch`` sees that a component has this fault."""
     dice = random.Random(seed)
 
     def noticed(beat_bytes: int, lanes: int, half: bool) -> bool:
-        unit = Unpack(beat_bytes, lanes, half=half, faults=Faults())
+        unit = make(beat_bytes, lanes, half=half, faults=Faults())
         sections = sections_about(dice, beat_bytes, lanes, half)
         return mismatch(unit, beat_bytes, sections, dice, late=0.4, fault=fault) is not None
 
-    assert any(noticed(*config) for config in FAULTY)
+    return any(noticed(*config) for config in FAULTY)
+
+
+@pytest.mark.parametrize("fault", faults_of(Unpack))
+def test_each_fault_is_noticed(seed: int, fault: str):
+    assert is_noticed(Unpack, mismatch, seed, fault)
 
 
 def test_there_are_faults_to_notice():
-    assert len(fault_names(Unpack)) >= 5
+    assert len(faults_of(Unpack)) >= 5
 
 
 @pytest.mark.parametrize(("beat_bytes", "lanes"), [(4, 1), (128, 1), ("8", 1), (8, 3), (8, 0), (8, 32), (8, True)])
