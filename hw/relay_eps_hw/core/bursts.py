@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.shape import COUNT_BITS, OWNER_BITS, Shape
+from relay_eps_hw.core.shape import OWNER_BITS, Shape
 from relay_eps_hw.faults import Faults, fault
 
 
@@ -25,7 +25,7 @@ class Bursts(wiring.Component):
         self.faults = faults
         #: What is left of the section, and where that begins; nothing while ``left`` is 0.
         self.place = Signal(shape.place_bits)
-        self.left = Signal(COUNT_BITS)
+        self.left = Signal(shape.count_bits)
         super().__init__({"i": In(stream.Signature(shape.section)), "o": Out(stream.Signature(shape.burst))})
 
     def elaborate(self, platform: object) -> Module:

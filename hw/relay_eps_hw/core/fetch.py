@@ -30,7 +30,9 @@ class Fetch(wiring.Component):
 
     def __init__(self, shape: Shape, *, faults: Faults | None = None) -> None:
         self._beats = DESCRIPTOR.size // shape.beat_bytes
-        self._shape = Shape(shape.beat_bytes, min(shape.limit, self._beats), shape.address_bits)
+        self._shape = Shape(
+            shape.beat_bytes, min(shape.limit, self._beats), shape.address_bits, self._beats.bit_length()
+        )
         self._faults = faults
         super().__init__(
             {
@@ -47,7 +49,10 @@ class Fetch(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.mover = mover = ReadMover(self._shape, AHEAD * self._beats, hazards=False, faults=self._faults)
-        m.submodules.words = words = Unpack(self._shape.beat_bytes, WORD_LANES, half=False)
+        elements = DESCRIPTOR.size // 4
+        m.submodules.words = words = Unpack(
+            self._shape.beat_bytes, WORD_LANES, half=False, length_bits=elements.bit_length()
+        )
         asked = Signal(31)
         section = mover.sections.payload
         m.d.comb += [
@@ -58,7 +63,7 @@ class Fetch(wiring.Component):
             mover.valid.eq(self.valid),
             mover.beat.eq(self.beat),
             words.sections.valid.eq(1),
-            words.sections.payload.length.eq(DESCRIPTOR.size // 4),
+            words.sections.payload.length.eq(elements),
             self.o.valid.eq(words.o.valid),
             self.o.payload.eq(words.o.payload),
             words.o.ready.eq(self.o.ready),

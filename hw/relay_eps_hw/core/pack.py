@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.sections import ELEMENTS
+from relay_eps_hw.core.sections import LENGTH_BITS, elements_layout
 from relay_eps_hw.core.unpack import WORD, Steps, packed, row_layout
 from relay_eps_hw.core.write_data import beat_layout
 from relay_eps_hw.faults import Faults, fault
@@ -19,22 +19,30 @@ class Pack(wiring.Component):
     section's end have no strobe, and may be anything.
 
     Ports:
-        sections (in, stream of `ELEMENTS`).
+        sections (in, stream of `elements_layout`).
         i (in, stream of `row_layout`): as many rows as hold the section.
         o (out, stream of `beat_layout`).
 
     Args:
-        beat_bytes, lanes, half: as for `Unpack`.
+        beat_bytes, lanes, half, length_bits: as for `Unpack`.
     """
 
-    def __init__(self, beat_bytes: int, lanes: int, *, half: bool, faults: Faults | None = None) -> None:
-        self.steps = Steps(beat_bytes, lanes, half=half, faults=faults)
+    def __init__(
+        self,
+        beat_bytes: int,
+        lanes: int,
+        *,
+        half: bool,
+        length_bits: int = LENGTH_BITS,
+        faults: Faults | None = None,
+    ) -> None:
+        self.steps = Steps(beat_bytes, lanes, half=half, length_bits=length_bits, faults=faults)
         self.has_half = half
         self.beat_bytes = beat_bytes
         self.faults = faults
         super().__init__(
             {
-                "sections": In(stream.Signature(ELEMENTS)),
+                "sections": In(stream.Signature(elements_layout(length_bits))),
                 "i": In(stream.Signature(row_layout(lanes))),
                 "o": Out(stream.Signature(beat_layout(beat_bytes))),
             }

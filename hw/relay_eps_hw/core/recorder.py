@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -62,17 +64,18 @@ class Recorder(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        beats = RECORD.size // self._shape.beat_bytes
+        beats, elements = RECORD.size // self._shape.beat_bytes, RECORD.size // 4
         rows = max(self._shape.limit, UNDER_WAY * beats)
-        m.submodules.mover = mover = WriteMover(self._shape, rows, faults=self.faults)
-        m.submodules.pack = pack = Pack(self._shape.beat_bytes, WORD_LANES, half=False)
+        shape = replace(self._shape, count_bits=beats.bit_length())
+        m.submodules.mover = mover = WriteMover(shape, rows, faults=self.faults)
+        m.submodules.pack = pack = Pack(shape.beat_bytes, WORD_LANES, half=False, length_bits=elements.bit_length())
         index = Signal(range(WORDS))
         place = Signal(self._shape.place_bits)
         unanswered = Signal(range(UNDER_WAY + 1))
         begins, ends = Signal(), Signal()
         m.d.comb += [
             pack.sections.valid.eq(1),
-            pack.sections.payload.length.eq(RECORD.size // 4),
+            pack.sections.payload.length.eq(elements),
             pack.i.payload.as_value().eq(self._word(m, index)),
             mover.sections.payload.place.eq(self.address + place),
             mover.sections.payload.beats.eq(beats),

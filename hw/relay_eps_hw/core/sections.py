@@ -15,9 +15,16 @@ SLOT_BITS = (SLOTS - 1).bit_length()
 
 #: What a read has to wait for: a stream of ``WRITES`` of the descriptor ``owner``, if it ``waits`` at all.
 AFTER = data.StructLayout({"waits": 1, "writer": 2, "owner": OWNER_BITS})
-#: How the bytes of a section are elements: how many, at least 1, and whether they have 16 bits in memory and lie in the
-#: low halves of a row's elements. Others have 32.
-ELEMENTS = data.StructLayout({"length": LENGTH_BITS, "half": 1})
+
+
+def elements_layout(length_bits: int = LENGTH_BITS) -> data.StructLayout:
+    """How the bytes of a section are elements.
+
+    Fields:
+        length: how many, at least 1.
+        half (1): they have 16 bits in memory and lie in the low halves of a row's elements; others have 32.
+    """
+    return data.StructLayout({"length": length_bits, "half": 1})
 
 
 def order_layout(shape: Shape) -> data.StructLayout:
@@ -28,7 +35,7 @@ def order_layout(shape: Shape) -> data.StructLayout:
         elements: what they hold.
         after: for a read, the write that it follows.
     """
-    return data.StructLayout({"section": shape.section, "elements": ELEMENTS, "after": AFTER})
+    return data.StructLayout({"section": shape.section, "elements": elements_layout(), "after": AFTER})
 
 
 def progress_layout() -> data.StructLayout:

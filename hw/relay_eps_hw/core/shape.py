@@ -34,11 +34,13 @@ class Shape:
         beat_bytes: bytes of a beat, one of `BEAT_BYTES`.
         limit: beats of the longest burst, a power of two that 4 KiB hold.
         address_bits: of the addresses that are used.
+        count_bits: of a section's beats.
     """
 
     beat_bytes: int
     limit: int
     address_bits: int = ADDRESS_BITS
+    count_bits: int = COUNT_BITS
 
     def __post_init__(self) -> None:
         check_beat(self.beat_bytes)
@@ -70,10 +72,10 @@ class Shape:
 
         Fields:
             place: the address of its first byte, in beats.
-            beats (30): how many, at least 1.
+            beats: how many, at least 1.
             owner (3): the sequence number of the descriptor that it belongs to.
         """
-        return data.StructLayout({"place": self.place_bits, "beats": COUNT_BITS, "owner": OWNER_BITS})
+        return data.StructLayout({"place": self.place_bits, "beats": self.count_bits, "owner": OWNER_BITS})
 
     @property
     def burst(self) -> data.StructLayout:

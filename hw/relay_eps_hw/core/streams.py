@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from amaranth.hdl import Module
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from relay_eps_hw.core.movers import ReadMover, WriteMover
 from relay_eps_hw.core.pack import Pack
-from relay_eps_hw.core.sections import AFTER, ELEMENTS, order_layout, progress_layout
+from relay_eps_hw.core.sections import AFTER, elements_layout, order_layout, progress_layout
 from relay_eps_hw.core.shape import SLOTS, Shape
 from relay_eps_hw.core.stage import Queue
 from relay_eps_hw.core.unpack import Unpack, row_layout
@@ -34,7 +34,7 @@ class ReadStream(wiring.Component):
     def __init__(self, shape: Shape, lanes: int, rows: int, *, half: bool, faults: Faults | None = None) -> None:
         self._mover = ReadMover(shape, rows, hazards=True, faults=faults)
         self._unpack = Unpack(shape.beat_bytes, lanes, half=half, faults=faults)
-        self._section = shape.section
+        self._asked = data.StructLayout({"section": shape.section, "after": AFTER})
         super().__init__(
             {
                 "order": In(order_layout(shape)),
@@ -51,23 +51,22 @@ class ReadStream(wiring.Component):
         m = Module()
         m.submodules.mover = mover = self._mover
         m.submodules.unpack = unpack = self._unpack
-        m.submodules.sections = sections = Queue(self._section, SLOTS)
-        m.submodules.afters = afters = Queue(AFTER, SLOTS)
-        m.submodules.elements = elements = Queue(ELEMENTS, SLOTS)
-        for queue, payload in (
-            (sections, self.order.section),
-            (afters, self.order.after),
-            (elements, self.order.elements),
-        ):
-            m.d.comb += [queue.i.payload.eq(payload), queue.i.valid.eq(self.ordered)]
-        wiring.connect(m, sections.o, mover.sections)
+        m.submodules.sections = sections = Queue(self._asked, SLOTS)
+        m.submodules.elements = elements = Queue(elements_layout(), SLOTS)
+        m.d.comb += [
+            *(sections.i.payload[name].eq(self.order[name]) for name in self._asked.members),
+            elements.i.payload.eq(self.order.elements),
+            *(queue.i.valid.eq(self.ordered) for queue in (sections, elements)),
+            mover.sections.payload.eq(sections.o.payload.section),
+            mover.after.eq(sections.o.payload.after),
+            mover.sections.valid.eq(sections.o.valid),
+            sections.o.ready.eq(mover.sections.ready),
+        ]
         wiring.connect(m, elements.o, unpack.sections)
         wiring.connect(m, mover.o, unpack.i)
         wiring.connect(m, unpack.o, wiring.flipped(self.o))
         wiring.connect(m, mover.request, wiring.flipped(self.request))
         m.d.comb += [
-            mover.after.eq(afters.o.payload),
-            afters.o.ready.eq(mover.sections.valid & mover.sections.ready),
             mover.progress.eq(self.progress),
             mover.valid.eq(self.valid),
             mover.beat.eq(self.beat),
@@ -106,7 +105,7 @@ class WriteStream(wiring.Component):
         m.submodules.mover = mover = self._mover
         m.submodules.pack = pack = self._pack
         m.submodules.sections = sections = Queue(self._section, SLOTS)
-        m.submodules.elements = elements = Queue(ELEMENTS, SLOTS)
+        m.submodules.elements = elements = Queue(elements_layout(), SLOTS)
         for queue, payload in ((sections, self.order.section), (elements, self.order.elements)):
             m.d.comb += [queue.i.payload.eq(payload), queue.i.valid.eq(self.ordered)]
         wiring.connect(m, sections.o, mover.sections)

@@ -11,7 +11,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from relay_eps_hw.core.sections import ELEMENTS, LENGTH_BITS
+from relay_eps_hw.core.sections import LENGTH_BITS, elements_layout
 from relay_eps_hw.core.shape import check_beat
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.lane.beat import check_lanes
@@ -43,7 +43,7 @@ class Steps(wiring.Component):
     covers two, an even one and the odd one behind it. Where there is no half mode, every step covers one.
 
     Ports:
-        sections (in, stream of `ELEMENTS`): one is taken with the last step of the one before, so that no clock
+        sections (in, stream of `elements_layout`): one is taken with the last step of the one before, so that no clock
             is lost.
         moves (in, 1): the step is made; only while ``some``.
         some (out, 1): there is a step to be made.
@@ -57,10 +57,18 @@ class Steps(wiring.Component):
         more: how many steps follow this one, less one. So it is its sign that tells the last step.
 
     Args:
-        beat_bytes, lanes, half: as for `Unpack`.
+        beat_bytes, lanes, half, length_bits: as for `Unpack`.
     """
 
-    def __init__(self, beat_bytes: int, lanes: int, *, half: bool, faults: Faults | None = None) -> None:
+    def __init__(
+        self,
+        beat_bytes: int,
+        lanes: int,
+        *,
+        half: bool,
+        length_bits: int = LENGTH_BITS,
+        faults: Faults | None = None,
+    ) -> None:
         check_beat(beat_bytes)
         check_lanes(lanes)
         words = 8 * beat_bytes // WORD
@@ -72,10 +80,11 @@ class Steps(wiring.Component):
         self.parts = 2 * parts if half and self.beat_is_wider else parts
         self._shift = (min(words, lanes)).bit_length() - 1
         self._half_shift = (min(2 * words, lanes)).bit_length() - 1
-        self.more = Signal(signed(LENGTH_BITS + 1 - self._shift), reset_less=True)
+        self._length_bits = length_bits
+        self.more = Signal(signed(length_bits + 1 - self._shift), reset_less=True)
         super().__init__(
             {
-                "sections": In(stream.Signature(ELEMENTS)),
+                "sections": In(stream.Signature(elements_layout(length_bits))),
                 "moves": In(1),
                 "some": Out(1),
                 "last": Out(1),
@@ -126,7 +135,7 @@ class Steps(wiring.Component):
 
         # ceil(length / step) - 2, which one subtraction gives.
         one = fault(self.faults, "steps.one-too-many", Const(1, 1), Const(0, 1))
-        rest, more = Signal(signed(LENGTH_BITS + 1)), Signal.like(self.more)
+        rest, more = Signal(signed(self._length_bits + 1)), Signal.like(self.more)
         m.d.comb += [rest.eq(section.length - one - (1 << self._shift)), more.eq(rest >> self._shift)]
         if self.has_half and self._half_shift != self._shift:
             with m.If(section.half):
@@ -157,7 +166,7 @@ class Unpack(wiring.Component):
     beat holds beyond its section goes with it, and the elements of a last row beyond the section may be anything.
 
     Ports:
-        sections (in, stream of `ELEMENTS`).
+        sections (in, stream of `elements_layout`).
         i (in, stream): the beats, as many as hold the section.
         o (out, stream of `row_layout`).
 
@@ -165,15 +174,24 @@ class Unpack(wiring.Component):
         beat_bytes: bytes of a beat, one of `BEAT_BYTES`; ValueError for others.
         lanes: elements of a row, one of `LANE_COUNTS`; ValueError for others.
         half: whether there is half mode; if not, ``half`` of a section is ignored.
+        length_bits: of a section's length.
     """
 
-    def __init__(self, beat_bytes: int, lanes: int, *, half: bool, faults: Faults | None = None) -> None:
-        self.steps = Steps(beat_bytes, lanes, half=half, faults=faults)
+    def __init__(
+        self,
+        beat_bytes: int,
+        lanes: int,
+        *,
+        half: bool,
+        length_bits: int = LENGTH_BITS,
+        faults: Faults | None = None,
+    ) -> None:
+        self.steps = Steps(beat_bytes, lanes, half=half, length_bits=length_bits, faults=faults)
         self.has_half = half
         self.faults = faults
         super().__init__(
             {
-                "sections": In(stream.Signature(ELEMENTS)),
+                "sections": In(stream.Signature(elements_layout(length_bits))),
                 "i": In(stream.Signature(8 * beat_bytes)),
                 "o": Out(stream.Signature(row_layout(lanes))),
             }
