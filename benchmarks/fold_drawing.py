@@ -34,23 +34,23 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 INK, FAINT, LINE = "#0f172a", "#64748b", "#2563eb"
 #: What is drawn over time: a name, and the signal it is read from, by its path in the design.
 SHOWN = {
-    "start": ("core.control.start",),
-    "descriptor, g: address": ("m_axi_port_0_arvalid",),
-    "descriptor, g: data": ("m_axi_port_0_rvalid",),
-    "enters the pipeline": ("core.engine.check.issue",),
-    "m: address": ("m_axi_port_1_arvalid",),
-    "m: data": ("m_axi_port_1_rvalid",),
-    "v: data": ("m_axi_port_2_rvalid",),
-    "into the lane": ("core.engine.lanes.i__valid",),
-    "out of the lane": ("core.engine.lanes.o__valid",),
-    "m: write address": ("m_axi_port_1_awvalid",),
-    "m: write data": ("m_axi_port_1_wvalid",),
-    "m: response": ("m_axi_port_1_bvalid",),
-    "v: write data": ("m_axi_port_2_wvalid",),
-    "v: response": ("m_axi_port_2_bvalid",),
-    "record: write data": ("m_axi_port_0_wvalid",),
-    "record: response": ("m_axi_port_0_bvalid",),
-    "interrupt": ("interrupt",),
+    "start": "core.control.start",
+    "descriptor, g: address": "m_axi_port_0_arvalid",
+    "descriptor, g: data": "m_axi_port_0_rvalid",
+    "enters the pipeline": "core.engine.check.issue",
+    "m: address": "m_axi_port_1_arvalid",
+    "m: data": "m_axi_port_1_rvalid",
+    "v: data": "m_axi_port_2_rvalid",
+    "into the lane": "core.engine.lanes.i__valid",
+    "out of the lane": "core.engine.lanes.o__valid",
+    "m: write address": "m_axi_port_1_awvalid",
+    "m: write data": "m_axi_port_1_wvalid",
+    "m: response": "m_axi_port_1_bvalid",
+    "v: write data": "m_axi_port_2_wvalid",
+    "v: response": "m_axi_port_2_bvalid",
+    "record: write data": "m_axi_port_0_wvalid",
+    "record: response": "m_axi_port_0_bvalid",
+    "interrupt": "interrupt",
 }
 #: The way of the moment m: where it is, and when that is first so.
 WAY = (
@@ -125,7 +125,7 @@ def draw_waves(waves: Mapping[str, Sequence[bool]], begin: int, end: int) -> str
         parts.append(f'<path d="M{x:.1f} {top - 8} V{height - 16:.0f}" stroke="#e2e8f0"/>')
         parts.append(_text(x, top - 14, str(at), FAINT, "middle"))
     parts.append(_text(left - 10, top - 14, "clocks since the start", FAINT, "end"))
-    for row, (name, (signal,)) in enumerate(SHOWN.items()):
+    for row, (name, signal) in enumerate(SHOWN.items()):
         base = top + pitch * row + high + 4
         points, before = [], None
         for at in range(begin, end):
@@ -183,8 +183,7 @@ def _text(x: float, y: float, text: str, colour: str, anchor: str, size: int = 1
 
 def main() -> None:
     """Draw both pictures."""
-    signals = [signal for (signal,) in SHOWN.values()]
-    wanted = list(dict.fromkeys([*signals, *(signal for _, _, signal in WAY)]))
+    wanted = list(dict.fromkeys([*SHOWN.values(), *(signal for _, _, signal in WAY)]))
     with tempfile.TemporaryDirectory() as folder:
         waves = read_waves(simulate(Path(folder)), wanted)
     begin = waves["core.control.start"].index(True)

@@ -208,7 +208,7 @@ def test_every_dependency_is_pinned_for_ci_within_its_own_bounds():
 # --- what README shows
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/hardware.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/hardware.md", "docs/core.md"])
 def test_the_examples_of_a_document_run(document, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks

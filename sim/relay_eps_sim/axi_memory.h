@@ -11,18 +11,6 @@ namespace axi {
 
 constexpr uint64_t never = ~0ULL;
 
-// xorshift64*: a run can be had again from its seed.
-struct Dice {
-    uint64_t state = 1;
-    uint32_t next() {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        return uint32_t((state * 0x2545F4914F6CDD1DULL) >> 32);
-    }
-    bool below(uint32_t threshold) { return threshold && next() < threshold; }
-};
-
 // A queue in a ring: nothing is allocated while it has room.
 template <typename T>
 class Queue {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "axi_memory.h"
+#include "dice.h"
 
 namespace axi {
 

@@ -3,22 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "dice.h"
 #include "model.h"
-
-namespace {
-
-// xorshift64*: only for stalls, so that a run can be had again from its seed.
-struct Dice {
-    uint64_t state;
-    uint32_t next() {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        return uint32_t((state * 0x2545F4914F6CDD1DULL) >> 32);
-    }
-};
-
-}  // namespace
 
 extern "C" {
 
@@ -51,11 +37,11 @@ uint64_t lanes_run(void* handle, const uint32_t* in, uint32_t* out, uint64_t bea
     while (received < beats) {
         if (clocks++ == limit) return 0;
         // A beat that was offered stays until it is taken.
-        if (!top.i___05Fvalid && sent < beats && !(idle && dice.next() < idle)) {
+        if (!top.i___05Fvalid && sent < beats && !dice.below(idle)) {
             std::memcpy(&top.i___05Fpayload, in + sent * (in_bytes / 4), in_bytes);
             top.i___05Fvalid = 1;
         }
-        top.o___05Fready = !(blocked && dice.next() < blocked);
+        top.o___05Fready = !dice.below(blocked);
         // Both come from registers, so they do not wait for this clock's inputs.
         const bool taken = top.i___05Fvalid && top.i___05Fready;
         if (top.o___05Fvalid && top.o___05Fready) {

@@ -19,7 +19,7 @@ from relay_eps_hw.interface.registers import SPACE, Access, registers
 from tests.hw.cocotb.axi import Memory, Registers, Watch, serve
 from tests.hw.cocotb.benches import CORE, SEED, Said, say
 from tests.hw.core.batches import Batch, random_batch
-from tests.hw.core.reference import Trouble, check_fault_outcome, check_outcome
+from tests.hw.core.outcome import Trouble, check_fault_outcome, check_outcome
 from tests.hw.core.reference import run as expect
 
 PERIOD = 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,9 @@ from relay_eps_hw.lane.timing import SHALLOW
 from relay_eps_hw.verilog import module
 from relay_eps_sim.core import Direction, MemoryModel, SimulatedCore
 from tests.hw.core.batches import Batch, Rng, random_batch
-from tests.hw.core.reference import Expected, Trouble, check_fault_outcome, check_outcome
+from tests.hw.core.covered import Strike, strike
+from tests.hw.core.outcome import Trouble, check_fault_outcome, check_outcome
+from tests.hw.core.reference import Expected
 from tests.hw.core.reference import run as expect
 from tests.hw.lane.stand_in import StandInLane
 
@@ -109,9 +111,9 @@ def let_go(sim: SimulatedCore) -> None:
     sim.detach()
 
 
-def wrong_with(sim: SimulatedCore, batch: Batch, rng: Rng) -> list[str]:
+def wrong_with(sim: SimulatedCore, batch: Batch, rng: Rng, *, limit: int = LIMIT) -> list[str]:
     """Run a batch in a random memory; what is wrong with what came of it, in words."""
-    ran = carry_out(sim, batch, rng)
+    ran = carry_out(sim, batch, rng, limit=limit)
     let_go(sim)
     return ran.breaches + check_outcome(batch, expect(batch, sim.config), ran.memory, ran.registers)
 
@@ -131,19 +133,29 @@ class Disturbance:
     trouble: Trouble
 
 
-def error_response(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
-    """A slave that answers a read or a write of some section with an error."""
-    places = [
-        (name, section.address + int(rng.integers(section.nbytes)), is_write)
-        for descriptor in batch.descriptors
-        for name, section in sections(descriptor).items()
-        for is_write in (False, True)
-        if (section.is_written if is_write else section.is_read)
-    ]
-    name, address, is_write = places[int(rng.integers(len(places)))]
-    fault = Fault.WRITE_RESPONSE if is_write else Fault.READ_RESPONSE
+Make = Callable[[SimulatedCore, Batch, Rng], Disturbance]
+_Place = tuple[Fault, str, int]
+
+
+def error_response(
+    sim: SimulatedCore, batch: Batch, rng: Rng, *, wanted: Container[Strike] = frozenset()
+) -> Disturbance:
+    """A slave that answers a read or a write of some section with an error; it strikes a ``wanted`` one if it can."""
+    places: list[_Place] = []
+    first: dict[tuple[Fault, int, int], tuple[Strike, _Place]] = {}
+    for descriptor in batch.descriptors:
+        for name, section in sections(descriptor).items():
+            uses = {Fault.READ_RESPONSE: section.is_read, Fault.WRITE_RESPONSE: section.is_written}
+            for fault in (fault for fault, has in uses.items() if has):
+                places.append((fault, name, section.address + int(rng.integers(section.nbytes))))
+                # Of the operations that use a section so, it is mostly the first one that meets the error.
+                key = (fault, sim.config.port_of[name], section.address)
+                first.setdefault(key, (strike(fault, name, descriptor.opcode), places[-1]))
+    aims = [place for struck, place in first.values() if struck in wanted]
+    choice = aims or places
+    fault, name, address = choice[int(rng.integers(len(choice)))]
     port = sim.config.port_of[name]
-    direction: Direction = "write" if is_write else "read"
+    direction: Direction = "write" if fault is Fault.WRITE_RESPONSE else "read"
 
     def act() -> None:
         sim.fail(port, direction, address)
@@ -188,9 +200,22 @@ def silence(sim: SimulatedCore, batch: Batch, rng: Rng) -> Disturbance:
 DISTURBANCES = (error_response, error_response, bad_descriptor_read, reset_in_between, silence)
 
 
-def wrong_when(sim: SimulatedCore, rng: Rng, make: Callable[[SimulatedCore, Batch, Rng], Disturbance]) -> list[str]:
-    """Run a random batch, disturbed; what is wrong with what came of it. A second batch must then run as ever."""
-    batch = random_batch(rng, operations=10, longest=1200, address_bits=sim.config.address_bits)
+@dataclass(frozen=True)
+class Disturbed:
+    """What came of a batch that was disturbed.
+
+    Attributes:
+        wrong: what is wrong with that, in words.
+        struck: the fault and the operation that had it; None where it came too late, or something is wrong.
+    """
+
+    wrong: list[str]
+    struck: Strike | None
+
+
+def disturbed(sim: SimulatedCore, rng: Rng, make: Make, operations: int = 10) -> Disturbed:
+    """Run a random batch, disturbed. A second batch must then run as ever."""
+    batch = random_batch(rng, operations=operations, longest=1200, address_bits=sim.config.address_bits)
     expected = expect(batch, sim.config)
     what = make(sim, batch, rng)
     memory = [MemoryModel(latency=int(rng.integers(1, 150)), jitter=int(rng.integers(0, 30)))] * sim.config.ports
@@ -199,11 +224,25 @@ def wrong_when(sim: SimulatedCore, rng: Rng, make: Callable[[SimulatedCore, Batc
     let_go(sim)
     after = random_batch(rng, operations=3, longest=100, address_bits=sim.config.address_bits)
     wrong += [f"afterwards: {text}" for text in wrong_with(sim, after, rng)]
-    return [f"{what.name}: {text}" for text in wrong]
+    fault, source = _met(ran)
+    struck = None
+    if fault and not wrong:
+        struck = strike(Fault(fault), source, batch.descriptors[ran.registers["error_number"]].opcode)
+    return Disturbed([f"{what.name}: {text}" for text in wrong], struck)
+
+
+def wrong_when(sim: SimulatedCore, rng: Rng, make: Make) -> list[str]:
+    """What is wrong with what came of a random batch that was `disturbed`."""
+    return disturbed(sim, rng, make).wrong
+
+
+def _met(ran: Ran) -> tuple[int, str]:
+    """The fault that the registers have, and what met it."""
+    return ran.registers["error"] & 0xFF, SOURCES[ran.registers["error"] >> 8 & 7]
 
 
 def _outcome_of(batch: Batch, expected: Expected, ran: Ran, trouble: Trouble, config: CoreConfig) -> list[str]:
-    fault, source = ran.registers["error"] & 0xFF, SOURCES[ran.registers["error"] >> 8 & 7]
+    fault, source = _met(ran)
     if not fault and trouble.fault in (Fault.RESET, Fault.TIMEOUT):
         # It came too late to matter.
         return check_outcome(batch, expected, ran.memory, ran.registers)

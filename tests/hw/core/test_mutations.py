@@ -17,7 +17,8 @@ from relay_eps_hw.core.config import CoreConfig
 from relay_eps_hw.faults import NONE, Faults
 from relay_eps_hw.interface.registers import REGISTERS
 from relay_eps_sim.core import Direction, MemoryModel, SimulatedCore
-from tests.hw.core.batches import bad_batches, random_batch
+from tests.hw.core.bad_batches import bad_batches
+from tests.hw.core.batches import random_batch
 from tests.hw.core.bench import ERRORS, carry_out, let_go, of_stand_ins
 
 #: How many faults there must be at least, besides those of the lanes.

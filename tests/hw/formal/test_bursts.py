@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from amaranth.hdl import Assert, Assume, Elaboratable, Fragment, Module, Signal
+from amaranth.hdl import Assert, Assume, Elaboratable, Module, Signal
 
 from relay_eps_hw.core.bursts import Bursts
 from relay_eps_hw.core.shape import BOUNDARY, COUNT_BITS, Shape
 from relay_eps_hw.faults import Faults
+from tests.hw.faulty import fault_names
 from tests.hw.formal.prove import past, prove
 
 
@@ -75,14 +77,7 @@ def test_bursts_cover_a_section_once_and_cross_no_boundary(tmp_path: Path, beat_
     assert outcome.proved, outcome.log
 
 
-def fault_names() -> list[str]:
-    """The faults that `Bursts` has in it."""
-    faults = Faults()
-    Fragment.get(Bursts(Shape(8, 16), faults=faults), None)
-    return faults.names
-
-
-@pytest.mark.parametrize("fault", fault_names())
+@pytest.mark.parametrize("fault", fault_names(partial(Bursts, Shape(8, 16))))
 def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str):
     claim = BurstsAreRight(8, 16, fault)
     assert prove(claim, claim.free, tmp_path, steps=5, refute=True).refuted

@@ -5,14 +5,16 @@ The queue and the slave are counters: beats asked for and not yet come, beats in
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from amaranth.hdl import Assert, Assume, Elaboratable, Fragment, Module, Signal
+from amaranth.hdl import Assert, Assume, Elaboratable, Module, Signal
 
 from relay_eps_hw.core.credit import Credit, read_credit, write_credit
 from relay_eps_hw.core.shape import Shape
 from relay_eps_hw.faults import Faults
+from tests.hw.faulty import fault_names
 from tests.hw.formal.prove import past, prove
 
 LIMIT, ROWS = 8, 12
@@ -96,15 +98,8 @@ def test_an_address_is_asked_for_only_with_credit(tmp_path: Path, reads: bool):
     assert outcome.proved, outcome.log
 
 
-def fault_names() -> list[str]:
-    """The faults that `Credit` has in it."""
-    faults = Faults()
-    Fragment.get(read_credit(Shape(8, LIMIT), ROWS, faults=faults), None)
-    return faults.names
-
-
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "writes"])
-@pytest.mark.parametrize("fault", fault_names())
+@pytest.mark.parametrize("fault", fault_names(partial(read_credit, Shape(8, LIMIT), ROWS)))
 def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str, reads: bool):
     claim = CreditIsRight(reads=reads, fault=fault)
     assert prove(claim, claim.free, tmp_path, steps=8, refute=True).refuted

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from amaranth.hdl import Assert, Assume, Elaboratable, Fragment, Module, Mux, Signal
+from amaranth.hdl import Assert, Assume, Elaboratable, Module, Mux, Signal
 
 from relay_eps_hw.core.gate import Gate
 from relay_eps_hw.core.sections import AFTER, SLOT_BITS
 from relay_eps_hw.core.shape import COUNT_BITS, OWNER_BITS, SLOTS, Shape
 from relay_eps_hw.faults import Faults
+from tests.hw.faulty import fault_names
 from tests.hw.formal.prove import past, prove
 
 LIMIT = 4
@@ -107,14 +109,7 @@ def test_no_read_overtakes_the_write_that_it_follows(tmp_path: Path):
     assert outcome.proved, outcome.log
 
 
-def fault_names() -> list[str]:
-    """The faults that `Gate` has in it."""
-    faults = Faults()
-    Fragment.get(Gate(Shape(8, LIMIT, 32), faults=faults), None)
-    return faults.names
-
-
-@pytest.mark.parametrize("fault", fault_names())
+@pytest.mark.parametrize("fault", fault_names(partial(Gate, Shape(8, LIMIT, 32))))
 def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str):
     claim = GateIsRight(fault)
     assert prove(claim, claim.free, tmp_path, steps=8, refute=True).refuted

@@ -6,12 +6,12 @@ say which operands and scalars they come from. So this is also about scalars: ea
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from operator import xor
 from pathlib import Path
 
 import pytest
-from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Fragment, Module, Mux, Signal, Value
+from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal, Value
 
 from relay_eps_hw.faults import Faults
 from relay_eps_hw.floats.formats import FloatFormat
@@ -20,6 +20,7 @@ from relay_eps_hw.lane.buffer import Column
 from relay_eps_hw.lane.lanes import ENTRY, Lanes
 from relay_eps_hw.lane.scalars import outside_contract
 from relay_eps_hw.lane.timing import Timing
+from tests.hw.faulty import fault_names
 from tests.hw.formal.prove import Watched, past, prove
 from tests.hw.lane.stand_in import SOURCES, StandInLane
 
@@ -170,10 +171,9 @@ def test_lanes_lose_double_reorder_and_change_no_beat(tmp_path: Path):
 
 def faults_around_the_lanes() -> list[object]:
     """A run for each fault; of those that delay a scalar, one is enough but for `make slow`."""
-    faults = Faults()
-    Fragment.get(Lanes(1, lambda: StandInLane(FMT, TIMING), faults=faults), None)
+    every = fault_names(partial(Lanes, 1, lambda: StandInLane(FMT, TIMING)))
     slow = {f"lanes.{name}-a-clock-late" for name in SCALARS[1:]}
-    names = [name for name in faults.names if name.startswith(("buffer.", "lanes."))]
+    names = [name for name in every if name.startswith(("buffer.", "lanes."))]
     return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in names]
 
 

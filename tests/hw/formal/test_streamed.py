@@ -8,12 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from amaranth.hdl import Assert, Cat, Const, Elaboratable, Fragment, Module, Signal
+from amaranth.hdl import Assert, Cat, Const, Elaboratable, Module, Signal
 
 from relay_eps_hw.faults import Faults
 from relay_eps_hw.floats.pipeline import Pipeline
 from relay_eps_hw.floats.streamed import Streamed
 from relay_eps_hw.floats.unit import FloatUnit
+from tests.hw.faulty import fault_names
 from tests.hw.formal.prove import Watched, count, past, prove
 
 DEPTHS = (1, 2, 3, 4)
@@ -113,14 +114,7 @@ def test_streams_lose_double_reorder_and_change_no_element(tmp_path: Path, depth
     assert outcome.proved, outcome.log
 
 
-def fault_names() -> list[str]:
-    """The faults that `Streamed` has in it."""
-    faults = Faults()
-    Fragment.get(Streamed(Carry(depth=1, faults=faults)), None)
-    return faults.names
-
-
-@pytest.mark.parametrize("fault", fault_names())
+@pytest.mark.parametrize("fault", fault_names(lambda faults: Streamed(Carry(depth=1, faults=faults))))
 def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str):
     claim = StreamedIsRight(2, fault=fault)
     assert prove(claim, claim.free, tmp_path, steps=6, refute=True).refuted

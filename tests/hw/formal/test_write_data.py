@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from amaranth.hdl import Array, Assert, Assume, Elaboratable, Fragment, Module, Mux, Signal
+from amaranth.hdl import Array, Assert, Assume, Elaboratable, Module, Mux, Signal
 
 from relay_eps_hw.core.write_data import WriteData
 from relay_eps_hw.faults import Faults
+from tests.hw.faulty import fault_names
 from tests.hw.formal.prove import past, prove
 
 STREAMS, BEAT_BYTES, LIMIT = 2, 1, 4
@@ -86,14 +88,7 @@ def test_a_burst_has_as_many_beats_as_asked_for_and_its_last_one_is_marked(tmp_p
     assert outcome.proved, outcome.log
 
 
-def fault_names() -> list[str]:
-    """The faults that `WriteData` has in it."""
-    faults = Faults()
-    Fragment.get(WriteData(STREAMS, BEAT_BYTES, LIMIT, faults=faults), None)
-    return faults.names
-
-
-@pytest.mark.parametrize("fault", fault_names())
+@pytest.mark.parametrize("fault", fault_names(partial(WriteData, STREAMS, BEAT_BYTES, LIMIT)))
 def test_each_fault_breaks_the_proof(tmp_path: Path, fault: str):
     claim = WriteDataIsRight(fault)
     assert prove(claim, claim.free, tmp_path, steps=8, refute=True).refuted

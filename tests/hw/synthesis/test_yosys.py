@@ -58,3 +58,11 @@ def test_a_small_design_is_really_synthesised(tmp_path: Path, family: str):
 def test_the_paths_are_part_of_it():
     area = read_area(module(cell("LUT1", {"O": 11}, {"I0": 2}), cell("LUT1", {"O": 12}, {"I0": 11})))
     assert area.paths == Paths(2, 0, 0)
+
+
+def test_a_part_that_was_measured_alone_can_be_taken_away():
+    whole = read_area(module(cell("LUT1", {"O": 11}, {"I0": 2}), cell("FDRE", {"Q": 12}, {"D": 11})))
+    part = read_area(module(cell("LUT1", {"O": 11}, {"I0": 2})))
+    left = whole.less(part)
+    assert (left.all_luts, left.flip_flop) == (0, 1)
+    assert left.paths == whole.paths
