@@ -10,9 +10,9 @@ import re
 
 #: Operators whose operands are as wide as their result, and such that only compare.
 _ARITHMETIC = ("$add", "$sub", "$mul")
+_COMPARISONS = ("$eq", "$ne", "$lt", "$le", "$gt", "$ge")
 #: Shifts of which only low bits are taken: a choice of some bits.
 _DOWNWARD = ("$shift", "$shiftx", "$shr")
-_COMPARISONS = ("$eq", "$ne", "$lt", "$le", "$gt", "$ge")
 
 _WIRE = re.compile(r"\s+wire (?:width (\d+) )?(?:.* )?(\S+)$")
 _CELL = re.compile(r"^  cell (\$\w+) (\S+)\n(.*?)^  end\n", re.MULTILINE | re.DOTALL)

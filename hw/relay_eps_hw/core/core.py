@@ -161,12 +161,15 @@ class Core(wiring.Component):
                 faults=self.faults,
             )
             m.submodules[f"read_port_{number}"] = ports[number] = port
-            wiring.connect(m, port.bus, wiring.flipped(self.reads[number]))
-            m.d.comb += [port.stop.eq(supervisor.stop), port.clear.eq(supervisor.clear)]
+            self._join(m, port, self.reads[number], supervisor)
             for place, stream in enumerate(streams):
                 wiring.connect(m, engine.read_requests[stream], port.requests[place])
                 m.d.comb += [engine.valid[stream].eq(port.valid[place]), engine.beats[stream].eq(port.beat)]
         return ports
+
+    def _join(self, m: Module, port: ReadPort | WritePort, bus: Any, supervisor: Supervisor) -> None:
+        wiring.connect(m, port.bus, wiring.flipped(bus))
+        m.d.comb += [port.stop.eq(supervisor.stop), port.clear.eq(supervisor.clear)]
 
     def _writers(
         self, m: Module, supervisor: Supervisor, engine: Engine, ledger: Ledger, recorder: Recorder
@@ -188,8 +191,7 @@ class Core(wiring.Component):
                 faults=self.faults,
             )
             m.submodules[f"write_port_{number}"] = ports[number] = port
-            wiring.connect(m, port.bus, wiring.flipped(self.writes[number]))
-            m.d.comb += [port.stop.eq(supervisor.stop), port.clear.eq(supervisor.clear)]
+            self._join(m, port, self.writes[number], supervisor)
             for place, stream in enumerate(streams):
                 wiring.connect(m, requests[stream], port.requests[place])
                 wiring.connect(m, beats[stream], port.beats[place])

@@ -59,7 +59,7 @@ class Fault(Code):
         "A slave has not answered; its port is dead until the device is reset with its interconnect.",
     )
     OPCODE = 4, "No operation has this number, or a reserved bit of the descriptor is set."
-    LENGTH = 5, "The length is 0, or more elements than a section may have; or so for the count of a batch."
+    LENGTH = 5, "The length is 0, or more elements than a section may have; or a batch's count is 2**31 or more."
     ALIGNMENT = 6, "A section, the batch or its records do not start on 64 bytes."
     OVERLAP = 7, "A section overlaps another one of its descriptor, or in part one of an earlier descriptor."
     SCALAR = 8, "A scalar is infinite, NaN, subnormal, -0, or negative where it must not be."

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,11 @@ class Area:
     def all_luts(self) -> int:
         """LUTs as logic, as RAM and as shift registers."""
         return self.lut + self.lut_ram + self.shift_register
+
+    def less(self, part: Area) -> Area:
+        """Without a part of it that was measured alone; the paths stay."""
+        names = (field.name for field in fields(self) if field.name != "paths")
+        return replace(self, **{name: getattr(self, name) - getattr(part, name) for name in names})
 
 
 def amd_area(verilog: str, top: str, family: str, folder: Path) -> Area:
