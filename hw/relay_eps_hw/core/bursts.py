@@ -23,39 +23,40 @@ class Bursts(wiring.Component):
     def __init__(self, shape: Shape, *, faults: Faults | None = None) -> None:
         self.limit = shape.limit
         self.faults = faults
-        #: What is left of the section, and where that begins; nothing while ``left`` is 0.
+        #: Where what is left of the section begins, if there is ``some``; and the lower bits of where it ends.
+        self.some = Signal()
         self.place = Signal(shape.place_bits)
-        self.left = Signal(shape.count_bits)
+        self.final = Signal(shape.section["final"].shape)
         super().__init__({"i": In(stream.Signature(shape.section)), "o": Out(stream.Signature(shape.burst))})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         bits = self.limit.bit_length() - 1
         low, high = self.place[:bits], self.place[bits:]
-        # To the next multiple of the limit.
-        room = Signal(bits + 1)
-        m.d.comb += room.eq(self.limit - low)
-        fits = ~self.left[bits + 1 :].any() & (self.left[: bits + 1] <= room)
-        last = fault(self.faults, "bursts.one-too-many", fits, fits & (self.left[: bits + 1] != room))
-        beats = Mux(
-            fits, self.left[: bits + 1], fault(self.faults, "bursts.not-cut", room, Const(self.limit, bits + 1))
-        )
-        some = self.left.any()
+        # The last burst ends in the same multiple of the limit as the section.
+        is_last = Signal()
+        m.d.comb += is_last.eq(high[: len(self.final) - bits] == self.final[bits:])
+        top = Mux(is_last, self.final[:bits], self.limit - 1) if bits else Const(0, 1)
+        cut = fault(self.faults, "bursts.not-cut", low, Mux(is_last, low, 0)) if bits else Const(0, 1)
+        beats = Signal(bits + 1)
+        last = fault(self.faults, "bursts.one-too-many", is_last, is_last & (self.final[:bits] != self.limit - 1))
         owner = Signal(OWNER_BITS)
         m.d.comb += [
-            self.o.valid.eq(some),
+            beats.eq(top - cut + 1),
+            self.o.valid.eq(self.some),
             self.o.payload.place.eq(self.place),
             self.o.payload.beats.eq(beats),
             self.o.payload.last.eq(last),
             self.o.payload.owner.eq(owner),
-            self.i.ready.eq(~some | self.o.ready & fits),
+            self.i.ready.eq(~self.some | self.o.ready & is_last),
         ]
-        with m.If(self.i.valid & self.i.ready):
+        with m.If(self.i.ready):
             m.d.sync += [
+                self.some.eq(self.i.valid),
                 self.place.eq(self.i.payload.place),
-                self.left.eq(self.i.payload.beats),
+                self.final.eq(self.i.payload.final),
                 owner.eq(self.i.payload.owner),
             ]
-        with m.Elif(self.o.ready & some):
-            m.d.sync += [self.place.eq(Cat(Const(0, bits), high + 1)), self.left.eq(self.left - beats)]
+        with m.Elif(self.o.ready):
+            m.d.sync += self.place.eq(Cat(Const(0, bits), high + 1))
         return m

@@ -161,9 +161,9 @@ class Check(wiring.Component):
         less = self._said.less
         m.d.comb += [
             section.place.eq(Cat(Const(0, BLOCK_BITS - below), table.o.first)),
-            section.beats.eq(Mux(half, less >> (below - 1), less >> (below - 2)) + 1),
+            section.final.eq(section.place + Mux(half, less >> (below - 1), less >> (below - 2))),
             section.owner.eq(self.number),
-            self.order.elements.length.eq(self._said.length),
+            self.order.elements.less.eq(less),
             self.order.elements.half.eq(half),
         ]
         for place, name in enumerate(READS):

@@ -13,7 +13,7 @@ from relay_eps_hw.core.table import BLOCK_BITS, STREAM_BITS, entry_layout
 from relay_eps_hw.core.words import WORD_BITS, bits_of, halves_of
 from relay_eps_hw.faults import Faults, fault
 from relay_eps_hw.interface.codes import Fault, Opcode
-from relay_eps_hw.interface.descriptors import DESCRIPTOR, LONGEST, SCALARS, SOURCES, STREAMS
+from relay_eps_hw.interface.descriptors import DESCRIPTOR, SCALARS, SOURCES, STREAMS
 from relay_eps_hw.interface.operations import WIRE_HAS_FORMAT, WIRE_IS_OPTIONAL
 from relay_eps_hw.lane.beat import SIGNED
 
@@ -118,7 +118,7 @@ class Decode(wiring.Component):
         with m.If(here):
             m.d.sync += [self.description.length.eq(low), self.description.less.eq(low - 1)]
         m.d.comb += self.scalars[PATTERN].eq(here)
-        too_long = fault(self.faults, "check.too-long", low > LONGEST, Const(0, 1))
+        too_long = fault(self.faults, "check.too-long", low[LENGTH_BITS:].any(), Const(0, 1))
         is_barrier = self.description.opcode == Opcode.BARRIER
         self._fault(m, here & ((low == 0) | too_long) & ~is_barrier, Fault.LENGTH)
 

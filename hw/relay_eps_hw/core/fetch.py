@@ -49,21 +49,21 @@ class Fetch(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.mover = mover = ReadMover(self._shape, AHEAD * self._beats, hazards=False, faults=self._faults)
-        elements = DESCRIPTOR.size // 4
+        less = DESCRIPTOR.size // 4 - 1
         m.submodules.words = words = Unpack(
-            self._shape.beat_bytes, WORD_LANES, half=False, length_bits=elements.bit_length()
+            self._shape.beat_bytes, WORD_LANES, half=False, length_bits=less.bit_length()
         )
         asked = Signal(31)
         section = mover.sections.payload
         m.d.comb += [
             section.place.eq(self.address + asked * self._beats),
-            section.beats.eq(self._beats),
+            section.final.eq(section.place + self._beats - 1),
             section.owner.eq(asked),
             mover.sections.valid.eq((asked != self.count) & ~self.stop),
             mover.valid.eq(self.valid),
             mover.beat.eq(self.beat),
             words.sections.valid.eq(1),
-            words.sections.payload.length.eq(elements),
+            words.sections.payload.less.eq(less),
             self.o.valid.eq(words.o.valid),
             self.o.payload.eq(words.o.payload),
             words.o.ready.eq(self.o.ready),

@@ -133,11 +133,11 @@ class Ledger(wiring.Component):
         said, kept = self.writers[number], self.progress.writers[number]
         with m.If(said.issued):
             m.d.sync += wrote[said.issued_owner[:SLOT_BITS]].eq(1)
-        is_same = kept.valid & (kept.owner == said.owner)
-        # A section's first response begins the count anew.
-        before = Mux(fault(self.faults, "ledger.counts-on", is_same, kept.valid), kept.beats, 0)
         with m.If(said.acknowledged):
-            m.d.sync += [kept.valid.eq(1), kept.owner.eq(said.owner), kept.beats.eq(before + said.beats)]
+            m.d.sync += [kept.valid.eq(1), kept.owner.eq(said.owner), kept.beats.eq(kept.beats + said.beats)]
+            # The next section's count begins anew; this one's is not looked at any more.
+            with m.If(fault(self.faults, "ledger.counts-on", said.last, Const(0, 1))):
+                m.d.sync += kept.beats.eq(0)
             last = fault(self.faults, "ledger.first-response-finishes", said.last, said.acknowledged)
             with m.If(last):
                 slot = said.owner[:SLOT_BITS]

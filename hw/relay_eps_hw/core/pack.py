@@ -105,7 +105,7 @@ class Pack(wiring.Component):
         strobes = Signal(units - 1, reset_less=True)
         section = self.sections.payload
         before = Signal(len(final))
-        m.d.comb += before.eq(section.length - fault(self.faults, "pack.one-strobe-too-many", Const(1, 1), Const(0, 1)))
+        m.d.comb += before.eq(fault(self.faults, "pack.one-strobe-too-many", section.less, section.less + 1))
         with m.If(self.sections.valid & self.sections.ready):
             if self.has_half:
                 m.d.sync += final.eq(Mux(section.half, before, Cat(Const(1, 1), before)))

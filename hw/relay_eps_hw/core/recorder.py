@@ -64,21 +64,21 @@ class Recorder(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        beats, elements = RECORD.size // self._shape.beat_bytes, RECORD.size // 4
+        beats, less = RECORD.size // self._shape.beat_bytes, RECORD.size // 4 - 1
         rows = max(self._shape.limit, UNDER_WAY * beats)
         shape = replace(self._shape, count_bits=beats.bit_length())
         m.submodules.mover = mover = WriteMover(shape, rows, faults=self.faults)
-        m.submodules.pack = pack = Pack(shape.beat_bytes, WORD_LANES, half=False, length_bits=elements.bit_length())
+        m.submodules.pack = pack = Pack(shape.beat_bytes, WORD_LANES, half=False, length_bits=less.bit_length())
         index = Signal(range(WORDS))
         place = Signal(self._shape.place_bits)
         unanswered = Signal(range(UNDER_WAY + 1))
         begins, ends = Signal(), Signal()
         m.d.comb += [
             pack.sections.valid.eq(1),
-            pack.sections.payload.length.eq(elements),
+            pack.sections.payload.less.eq(less),
             pack.i.payload.as_value().eq(self._word(m, index)),
             mover.sections.payload.place.eq(self.address + place),
-            mover.sections.payload.beats.eq(beats),
+            mover.sections.payload.final.eq(mover.sections.payload.place + beats - 1),
             mover.sections.payload.owner.eq(self.number[:OWNER_BITS]),
         ]
         wiring.connect(m, pack.o, mover.i)

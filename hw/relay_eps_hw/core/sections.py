@@ -5,12 +5,13 @@ from __future__ import annotations
 from amaranth.lib import data
 
 from relay_eps_hw.core.shape import COUNT_BITS, OWNER_BITS, SLOTS, Shape
+from relay_eps_hw.interface.descriptors import LONGEST
 
 #: Streams by what they do, in the order of their masks.
 READS = ("g", "m", "v", "p")
 WRITES = ("m", "v", "p", "wire")
-#: Elements of a section.
-LENGTH_BITS = 30
+#: Of a section's elements.
+LENGTH_BITS = LONGEST.bit_length()
 SLOT_BITS = (SLOTS - 1).bit_length()
 
 #: What a read has to wait for: a stream of ``WRITES`` of the descriptor ``owner``, if it ``waits`` at all.
@@ -21,10 +22,10 @@ def elements_layout(length_bits: int = LENGTH_BITS) -> data.StructLayout:
     """How the bytes of a section are elements.
 
     Fields:
-        length: how many, at least 1.
+        less: how many, less one.
         half (1): they have 16 bits in memory and lie in the low halves of a row's elements; others have 32.
     """
-    return data.StructLayout({"length": length_bits, "half": 1})
+    return data.StructLayout({"less": length_bits, "half": 1})
 
 
 def order_layout(shape: Shape) -> data.StructLayout:
@@ -44,7 +45,8 @@ def progress_layout() -> data.StructLayout:
     Fields:
         oldest (3): the oldest descriptor that is in the pipeline, or the next one if there is none.
         finished (slots × 4): by slot and stream of ``WRITES``: all of a section's writes have their responses.
-        writers (4 × ...): by stream, whose writes were last acknowledged, and how many beats of its section.
+        writers (4 × ...): by stream, whose writes were last acknowledged, and how many beats of its section, until that
+            has finished.
     """
     writer = data.StructLayout({"valid": 1, "owner": OWNER_BITS, "beats": COUNT_BITS})
     return data.StructLayout(

@@ -34,7 +34,7 @@ class Shape:
         beat_bytes: bytes of a beat, one of `BEAT_BYTES`.
         limit: beats of the longest burst, a power of two that 4 KiB hold.
         address_bits: of the addresses that are used.
-        count_bits: of a section's beats.
+        count_bits: of a section's number of beats, and one more.
     """
 
     beat_bytes: int
@@ -72,10 +72,11 @@ class Shape:
 
         Fields:
             place: the address of its first byte, in beats.
-            beats: how many, at least 1.
+            final: the lower bits of its last beat's place: enough of them to know it when it comes.
             owner (3): the sequence number of the descriptor that it belongs to.
         """
-        return data.StructLayout({"place": self.place_bits, "beats": self.count_bits, "owner": OWNER_BITS})
+        final = min(self.count_bits, self.place_bits)
+        return data.StructLayout({"place": self.place_bits, "final": final, "owner": OWNER_BITS})
 
     @property
     def burst(self) -> data.StructLayout:

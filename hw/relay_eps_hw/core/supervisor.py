@@ -238,8 +238,10 @@ class Supervisor(wiring.Component):
     def _checked(self, m: Module, name: str, address: Value, blocks: Value) -> tuple[Value, Value]:
         """Whether an address is wrong for so many blocks from there, and the fault's code."""
         first, above = address[BLOCK_BITS : self._bits], address[self._bits :]
-        end = Signal(max(len(first), len(blocks)) + 1, name=f"{name}_end")
+        few, many = blocks[: len(first)], blocks[len(first) :]
         misaligned = fault(self.faults, f"supervisor.{name}-alignment", address[:BLOCK_BITS].any(), Const(0, 1))
-        m.d.comb += end.eq(first + blocks)
-        outside = above.any() | (end > 1 << len(first))
+        end = Signal(len(first) + 1, name=f"{name}_end")
+        m.d.comb += end.eq(first + few)
+        # The last block may be the last one that there is.
+        outside = above.any() | many.any() | end[-1] & end[:-1].any()
         return misaligned | outside, Mux(misaligned, Fault.ALIGNMENT, Fault.ADDRESS)

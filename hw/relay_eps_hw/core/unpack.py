@@ -7,7 +7,7 @@ of the two is read, or written, in equal parts, and nothing is ever shifted by a
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -54,7 +54,7 @@ class Steps(wiring.Component):
 
     Attributes:
         beat_is_wider: a beat holds at least as many 32-bit elements as a row.
-        more: how many steps follow this one, less one. So it is its sign that tells the last step.
+        past: counts up, to all ones in a section's last step.
 
     Args:
         beat_bytes, lanes, half, length_bits: as for `Unpack`.
@@ -81,7 +81,7 @@ class Steps(wiring.Component):
         self._shift = (min(words, lanes)).bit_length() - 1
         self._half_shift = (min(2 * words, lanes)).bit_length() - 1
         self._length_bits = length_bits
-        self.more = Signal(signed(length_bits + 1 - self._shift), reset_less=True)
+        self.past = Signal(length_bits - self._shift, reset_less=True)
         super().__init__(
             {
                 "sections": In(stream.Signature(elements_layout(length_bits))),
@@ -129,24 +129,21 @@ class Steps(wiring.Component):
         m.d.comb += [
             self.sections.ready.eq(~self.some | self.moves & self.last),
             enters.eq(self.sections.valid & self.sections.ready),
-            self.last.eq(self.more[-1]),
             self.ends.eq(self.last | (self.position | self._two).all() if self.parts > 1 else Const(1, 1)),
         ]
 
-        # ceil(length / step) - 2, which one subtraction gives.
-        one = fault(self.faults, "steps.one-too-many", Const(1, 1), Const(0, 1))
-        rest, more = Signal(signed(self._length_bits + 1)), Signal.like(self.more)
-        m.d.comb += [rest.eq(section.length - one - (1 << self._shift)), more.eq(rest >> self._shift)]
+        rest, soon = Signal(self._length_bits), Signal()
+        m.d.comb += [
+            rest.eq(section.less >> self._shift),
+            soon.eq(fault(self.faults, "steps.one-too-many", self.past[1:].all() & ~self.past[0], self.past.all())),
+        ]
         if self.has_half and self._half_shift != self._shift:
             with m.If(section.half):
-                m.d.comb += [
-                    rest.eq(section.length - one - (1 << self._half_shift)),
-                    more.eq(rest >> self._half_shift),
-                ]
+                m.d.comb += rest.eq(section.less >> self._half_shift)
         with m.If(enters):
-            m.d.sync += [self.some.eq(1), self.more.eq(more)]
+            m.d.sync += [self.some.eq(1), self.past.eq(~rest), self.last.eq(rest == 0)]
         with m.Elif(self.moves):
-            m.d.sync += [self.some.eq(~self.last), self.more.eq(self.more - 1)]
+            m.d.sync += [self.some.eq(~self.last), self.past.eq(self.past + 1), self.last.eq(soon)]
         if self.has_half:
             # Outputs are reset, which does no harm here: there is one bit of it.
             with m.If(enters):

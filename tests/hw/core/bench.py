@@ -225,9 +225,10 @@ def disturbed(sim: SimulatedCore, rng: Rng, make: Make, operations: int = 10) ->
     after = random_batch(rng, operations=3, longest=100, address_bits=sim.config.address_bits)
     wrong += [f"afterwards: {text}" for text in wrong_with(sim, after, rng)]
     fault, source = _met(ran)
-    struck = None
-    if fault and not wrong:
-        struck = strike(Fault(fault), source, batch.descriptors[ran.registers["error_number"]].opcode)
+    number, struck = ran.registers["error_number"], None
+    # A reset may come after the last record.
+    if fault and not wrong and number < batch.count:
+        struck = strike(Fault(fault), source, batch.descriptors[number].opcode)
     return Disturbed([f"{what.name}: {text}" for text in wrong], struck)
 
 

@@ -35,7 +35,8 @@ def run(unit: Bursts, sections: list[Section], dice: random.Random, *, late: flo
         for place, beats in sections:
             while dice.random() < late:
                 await ctx.tick()
-            ctx.set(unit.i.payload, {"place": place, "beats": beats})
+            final = (place + beats - 1) % (1 << len(unit.i.payload.final))
+            ctx.set(unit.i.payload, {"place": place, "final": final})
             ctx.set(unit.i.valid, 1)
             await ctx.tick().until(unit.i.ready)
             ctx.set(unit.i.valid, 0)

@@ -106,7 +106,7 @@ async def move(
 ) -> Outcome:
     """Put sections and payloads into ``unit`` until ``wanted`` have left it, and a little longer."""
     outcome = Outcome()
-    queues = [(unit.sections, [{"length": len(section.elements), "half": section.half} for section in sections])]
+    queues = [(unit.sections, [{"less": len(section.elements) - 1, "half": section.half} for section in sections])]
     queues.append((unit.i, sent))
     at = [0] * len(queues)
     clock = 0
@@ -164,7 +164,7 @@ def simulate(
     async def bench(ctx: SimulatorContext) -> None:
         if fault is not None:
             ctx.set(unit.faults.select, unit.faults.number(fault))
-        for queue, payloads in ((unit.sections, [{"length": dice.randrange(1, 99), "half": 0}]), (unit.i, sent)):
+        for queue, payloads in ((unit.sections, [{"less": dice.randrange(98), "half": 0}]), (unit.i, sent)):
             ctx.set(queue.payload, dice.choice(payloads))
             ctx.set(queue.valid, 1)
         ctx.set(unit.o.ready, 1)
@@ -247,11 +247,11 @@ def test_steps_are_counted_for_the_longest_sections_too(seed: int, beat_bytes: i
         ctx.set(unit.sections.valid, 1)
         for length in lengths:
             for mode in (0, 1) if half else (0,):
-                ctx.set(unit.sections.payload, {"length": length, "half": mode})
+                ctx.set(unit.sections.payload, {"less": length - 1, "half": mode})
                 await ctx.tick()
                 step = min(beat_bytes // (2 if mode else 4), lanes)
                 assert ctx.get(unit.some)
-                assert ctx.get(unit.more) == -(-length // step) - 2
+                assert (ctx.get(unit.past) + -(-length // step)) % (1 << len(unit.past)) == 0
                 assert ctx.get(unit.last) == (length <= step)
                 # So that the next one enters, without as many steps.
                 ctx.set(unit.some, 0)

@@ -23,7 +23,9 @@ class BurstsAreRight(Elaboratable):
         self.fault = fault
         self.beat_bytes = beat_bytes
         self.dut = Bursts(Shape(beat_bytes, limit), faults=self.faults)
-        self.free = [self.dut.i.valid, self.dut.i.payload.as_value(), self.dut.o.ready]
+        #: Beats of the section that is offered.
+        self.length = Signal(COUNT_BITS)
+        self.free = [self.dut.i.valid, self.dut.i.payload.as_value(), self.dut.o.ready, self.length]
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -33,24 +35,32 @@ class BurstsAreRight(Elaboratable):
         burst = dut.o.payload
         taken = dut.i.valid & dut.i.ready
         sent = dut.o.valid & dut.o.ready
-        # No section is empty, or ends beyond the last address.
-        section = dut.i.payload
-        end = section.place + section.beats
-        m.d.comb += Assume(~dut.i.valid | (section.beats.any() & (end <= 1 << len(section.place))))
+        # No section is empty, has more than 2**30 fp32 elements in the narrowest beats, or goes beyond the addresses.
+        section, most = dut.i.payload, 1 << COUNT_BITS - 1
+        end = section.place + self.length
+        m.d.comb += [
+            Assume(self.length.any() & (self.length <= most)),
+            Assume(end <= 1 << len(section.place)),
+            Assume(section.final == (end - 1)[: len(section.final)]),
+        ]
 
         # What was taken, and how much of it has been sent.
         start, beats = Signal.like(section.place), Signal(COUNT_BITS)
         done = Signal(COUNT_BITS)
         with m.If(taken):
-            m.d.sync += [start.eq(section.place), beats.eq(section.beats), done.eq(0)]
+            m.d.sync += [start.eq(section.place), beats.eq(self.length), done.eq(0)]
         with m.Elif(sent):
             m.d.sync += done.eq(done + burst.beats)
 
-        # So many beats are left, and they begin where the last burst has ended.
-        m.d.comb += Assert(dut.left == beats - done)
-        m.d.comb += Assert(done <= beats)
-        # The section that the induction begins in is one that could have been taken.
-        m.d.comb += Assert(start + beats <= 1 << len(start))
+        # Something is left until all of it has been sent, and the section that the induction begins in is one that
+        # could have been taken.
+        m.d.comb += [
+            Assert(dut.o.valid == (done != beats)),
+            Assert(done <= beats),
+            Assert(beats <= most),
+            Assert(start + beats <= 1 << len(start)),
+            Assert(~dut.o.valid | (dut.final == (start + beats - 1)[: len(dut.final)])),
+        ]
         with m.If(dut.o.valid):
             m.d.comb += [
                 Assert(burst.place == start + done),
