@@ -72,10 +72,11 @@ class Shape:
 
         Fields:
             place: the address of its first byte, in beats.
-            final: the lower bits of its last beat's place: enough of them to know it when it comes.
+            final: the lower bits of its last beat's place: enough of them to know it when it comes, and its place in
+                its burst.
             owner (3): the sequence number of the descriptor that it belongs to.
         """
-        final = min(self.count_bits, self.place_bits)
+        final = min(max(self.count_bits, self.limit.bit_length()), self.place_bits)
         return data.StructLayout({"place": self.place_bits, "final": final, "owner": OWNER_BITS})
 
     @property

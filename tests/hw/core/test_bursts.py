@@ -80,6 +80,18 @@ def test_bursts_cover_each_section_once_in_order(seed: int, beat_bytes: int, lim
         assert first // BOUNDARY == last // BOUNDARY
 
 
+@pytest.mark.parametrize(
+    ("beat_bytes", "limit", "beats"), [(8, 16, 8), (16, 16, 4), (8, 16, 16), (64, 2, 2), (64, 8, 1)]
+)
+def test_sections_of_a_few_beats_need_only_a_few_bits_to_say_where_they_end(
+    seed: int, beat_bytes: int, limit: int, beats: int
+):
+    dice = random.Random(seed)
+    sections = [(dice.getrandbits(20), dice.randrange(1, beats + 1)) for _ in range(200)]
+    unit = Bursts(Shape(beat_bytes, limit, count_bits=beats.bit_length()))
+    assert run(unit, sections, dice, late=0.2)[0] == expected(sections, limit)
+
+
 def test_there_is_a_burst_in_every_clock_whatever_the_sections(seed: int):
     dice = random.Random(seed)
     sections = [(dice.randrange(1000), dice.randrange(1, 40)) for _ in range(60)]
