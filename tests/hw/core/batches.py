@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -246,22 +246,30 @@ def random_length(rng: Rng, longest: int) -> int:
 
 
 def random_batch(
-    rng: Rng, *, layers: int = 3, operations: int = 12, longest: int = 2048, address_bits: int = 64, ragged: float = 0
+    rng: Rng,
+    *,
+    layers: int = 3,
+    operations: int = 12,
+    longest: int = 2048,
+    address_bits: int = 64,
+    ragged: float = 0,
+    only: Collection[Opcode] = tuple(Opcode),
 ) -> Batch:
     """A batch that a core must run: on the same layer again and again, and on others between.
 
     Sections are equal or disjoint; with probability ``ragged`` copies and fills take more or fewer words of the last
-    block than it has elements, which a core counts as equal.
+    block than it has elements, which a core counts as equal. Operations are of those in ``only``, copies among them.
     """
     writer = Writer(rng, [random_length(rng, longest) for _ in range(layers)], operations, address_bits, ragged)
     descriptors: list[Descriptor] = []
     while len(descriptors) < operations:
         layer = writer.layers[int(rng.integers(layers))]
         for text in str(rng.choice(SCENARIOS)).split():
+            written: list[Descriptor | None] = []
             if rng.random() < 0.2:
-                descriptors.append(writer.any_operation(writer.layers[int(rng.integers(layers))]))
-            descriptor = writer.write(layer, text)
-            descriptors += [] if descriptor is None else [descriptor]
+                written.append(writer.any_operation(writer.layers[int(rng.integers(layers))]))
+            written.append(writer.write(layer, text))
+            descriptors += [each for each in written if each is not None and each.opcode in only]
     return writer.finish(descriptors[:operations])
 
 
