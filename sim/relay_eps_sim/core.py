@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from relay_eps_hw.core.config import CoreConfig
 from relay_eps_hw.faults import Faults
-from relay_eps_hw.interface.registers import REGISTERS, SPACE
+from relay_eps_hw.interface.registers import REGISTERS, SPACE, Access, registers
 from relay_eps_hw.interface.vendor import KERNEL
 from relay_eps_sim import checks
 from relay_eps_sim.model import Model
@@ -127,7 +127,9 @@ class SimulatedCore(Model):
         self.library.core_reset(self.handle, RESET_CLOCKS)
 
     def clock(self, clocks: int = 1) -> None:
-        """Run so many clocks."""
+        """Run so many clocks; ValueError for less than none."""
+        if clocks < 0:
+            raise ValueError(f"{clocks} clocks cannot be run: use 0 or more")
         while clocks > 0:
             clocks -= self.library.core_run(self.handle, min(clocks, SLICE), 0)
 
@@ -180,6 +182,8 @@ class SimulatedCore(Model):
 
     def mute(self, port: int, direction: Direction, after: int = 0, *, addresses: bool = False) -> None:
         """Answer no more bursts after ``after`` further ones, until `heal`; with ``addresses``, accept no more."""
+        if after < 0:
+            raise ValueError(f"after = {after} bursts is not possible: use 0 or more")
         self.library.core_mute(self.handle, self._port(port), _is_write(direction), after, addresses)
 
     def heal(self) -> None:
@@ -243,8 +247,10 @@ class SimulatedCore(Model):
         return value.value
 
     def set(self, name: str, value: int) -> None:
-        """Write the register of this name, a word after the other."""
+        """Write the register of this name, a word after the other; ValueError for one that is only read."""
         register = REGISTERS[name]
+        if register in registers(Access.STATUS):
+            raise ValueError(f"{name} is only read: `get` says what it holds")
         if not 0 <= value < 1 << register.width:
             raise ValueError(f"{value:#x} does not fit in {name}, of {register.width} bits")
         for word in range(register.words):
@@ -256,7 +262,9 @@ class SimulatedCore(Model):
         return sum(self.read_register(register.offset + 4 * word) << 32 * word for word in range(register.words))
 
     def start(self, batch_address: int, count: int, completion_address: int) -> None:
-        """Start a batch, with the interrupt of its end enabled."""
+        """Start a batch, with the interrupt of its end enabled; RuntimeError while another one runs."""
+        if self.get("control") & 1:
+            raise RuntimeError("a batch is running: wait for it with `finish`, or `reset`")
         self.set("batch_address", batch_address)
         self.set("count", count)
         self.set("completion_address", completion_address)

@@ -343,6 +343,8 @@ def test_registers_are_words_by_their_offset_and_numbers_by_their_name(sim: Simu
     for refused in (lambda: sim.set("count", 1 << 32), lambda: sim.write_register(0x10, -1)):
         with pytest.raises(ValueError, match=r"does not fit|is no word"):
             refused()
+    with pytest.raises(ValueError, match="identity is only read: `get` says what it holds"):
+        sim.set("identity", 1)
     for offset in (2, 4096, -4):
         with pytest.raises(ValueError, match="there is no register at"):
             sim.read_register(offset)
@@ -360,6 +362,10 @@ def test_ports_directions_and_models_that_do_not_exist_are_refused(sim: Simulate
     wrong: Any = "writes"
     with pytest.raises(ValueError, match="'writes' is no direction: use 'read' or 'write'"):
         sim.mute(0, wrong)
+    with pytest.raises(ValueError, match="after = -1 bursts is not possible"):
+        sim.mute(0, "read", -1)
+    with pytest.raises(ValueError, match="-1 clocks cannot be run"):
+        sim.clock(-1)
     with pytest.raises(ValueError, match="3 models were given: the core has 2 ports"):
         sim.configure([MemoryModel()] * 3)
     refused: tuple[tuple[dict[str, Any], str], ...] = (

@@ -172,7 +172,9 @@ def _fp32_bits(where: str, name: str, value: float) -> int:
 def decode(data: bytes | NDArray[np.uint8], count: int) -> list[Record]:
     """The first ``count`` completion records in ``data``; ValueError where it ends before, or holds unknown numbers."""
     given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1)
-    if count < 0 or given.nbytes < count * interface.RECORD_SIZE:
+    if count < 0:
+        raise ValueError(f"{count} records cannot be decoded: use 0 or more")
+    if given.nbytes < count * interface.RECORD_SIZE:
         raise ValueError(f"{count} records have {count * interface.RECORD_SIZE} bytes, not {given.nbytes}")
     rows = given.view(np.uint8)[: count * interface.RECORD_SIZE].reshape(count, interface.RECORD_SIZE)
     return [_record(place, row.tobytes()) for place, row in enumerate(rows)]

@@ -20,6 +20,7 @@ from tests.hw.core.bench import (
     DISTURBANCES,
     SMALL,
     Make,
+    carry_out,
     disturbed,
     error_response,
     let_go,
@@ -84,6 +85,17 @@ def test_whatever_goes_wrong_is_recorded_and_the_next_batch_runs(
 ):
     for _ in range(15):
         assert wrong_when(sim, rng, disturbance) == []
+
+
+def test_a_batch_is_not_started_while_another_one_runs(sim: SimulatedCore, rng: np.random.Generator):
+    batch = random_batch(rng)
+
+    def again() -> None:
+        with pytest.raises(RuntimeError, match="a batch is running: wait for it with `finish`, or `reset`"):
+            sim.start(batch.batch_address, batch.count, batch.completion_address)
+
+    carry_out(sim, batch, rng, memory=[MemoryModel(latency=100)] * sim.config.ports, disturb=again)
+    let_go(sim)
 
 
 def test_a_record_that_cannot_be_written_after_another_error_ends_the_batch_too(
