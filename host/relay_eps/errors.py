@@ -41,3 +41,15 @@ class CheckpointError(RelayEpsError):
 
 class DataError(RelayEpsError):
     """The training data cannot be used: missing, empty or too short."""
+
+
+class BoardError(RelayEpsError):
+    """A board cannot be used, or not any more: not there, the wrong bitstream, a fault, a link that was cut."""
+
+
+class BoardMemoryFull(BoardError):
+    """A buffer does not fit in the bank of the board's memory that it was asked for in."""
+
+
+class BoardTimeout(BoardError):
+    """The board has not answered in the time that it was given."""
